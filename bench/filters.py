@@ -27,12 +27,12 @@ from bench.remote import Owned
 from bench.rows import Row, Setting, spread
 from bench.runner import Run, Section
 from tenure import NewJob, Policy
-from tenure.queueing import enqueue as embedded
+from tenure.queueing import idempotency_keys as embedded
 
 _NAME = "filters"
 _BATCH = 100
 Timed = Callable[[], float]
-"""Microseconds each, of one round."""
+"""Microseconds for each call of one round."""
 
 
 def rows(run: Run) -> Iterator[Row]:
@@ -104,21 +104,21 @@ def _keyed(socket: Path, size: int, repeated: float, jobs: int, bloom: str) -> f
 
 
 def _through_a_socket(run: Run, jobs: int, rounds: int) -> Iterator[Row]:
-    """A repeated job of 256 KiB is always sent; with a filter and a lookup by key, a small question would replace it."""
+    """A repeated job of 256 KiB is always sent; a filter and a lookup by key would replace it by a small question."""
     owned = Owned(run.new_folder("owned"))
     try:
         queue = owned.store.queue("bench")
         payload = random.Random(17).randbytes(256 * 1024)
         first = {f"k{n}": queue.enqueue(payload, key=f"k{n}").id for n in range(jobs)}
         small = queue.enqueue(b"small").id
-        plain, asked = _turns(
+        plain, question = _turns(
             rounds,
             lambda: _timed(jobs, lambda: [queue.enqueue(payload, key=key) for key in first]),
             lambda: _timed(jobs, lambda: [queue.get(small) for _ in first]),
         )
         yield from _pair(
             "keys, owner's socket: enqueue, 100% repeated (with: a small question in its place)",
-            Setting("os", 1, 256 * 1024), plain, asked,
+            Setting("os", 1, 256 * 1024), plain, question,
         )  # fmt: skip
     finally:
         owned.close()

@@ -96,11 +96,11 @@ def _claim_latency(child: Child, took: list[float], base: list[float]) -> Iterat
 
 def payloads(run: Run) -> Iterator[Row]:
     """Measure payloads of 128 B, 4 KiB and 256 KiB (in parts of 64 KiB)."""
-    kept = run.pick(10, 1000, 1000)
+    waiting_jobs = run.pick(10, 1000, 1000)
     populations = [
-        Population("128 B", waiting=kept, payload=128),
-        Population("4 KiB", waiting=kept, payload=4 * 1024),
-        Population("256 KiB", waiting=min(kept, 100), payload=256 * 1024, batch=run.pick(2, 10, 10)),
+        Population("128 B", waiting=waiting_jobs, payload=128),
+        Population("4 KiB", waiting=waiting_jobs, payload=4 * 1024),
+        Population("256 KiB", waiting=min(waiting_jobs, 100), payload=256 * 1024, batch=run.pick(2, 10, 10)),
     ]
     with ExitStack() as stack:
         children = _fill(run, stack, populations)
@@ -128,7 +128,7 @@ def _fill(run: Run, stack: ExitStack, populations: Sequence[Population]) -> list
 
 
 def _rounds(run: Run, children: Sequence[Child]) -> list[list[list[float]]]:
-    """Return [child][verb][round]: enqueue, claim and ack in microseconds a job, list and sweep in microseconds a call."""
+    """Return [child][verb][round] in microseconds: enqueue, claim and ack for a job, list and sweep for a call."""
     costs: list[list[list[float]]] = [[[] for _ in (*_STAGES, *_LOOKS)] for _ in children]
     for turn in range(run.rounds + 1):
         for step in range(len(children)):

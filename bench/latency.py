@@ -22,8 +22,9 @@ def rows(run: Run) -> Iterator[Row]:
 
 
 def _wake_up(store: tenure.Store, samples: int) -> Iterator[Row]:
-    """One thread waits in a claim; another enqueues shortly after. Measured from before the enqueue to the claim's
-    return.
+    """One thread waits in a claim; another enqueues shortly after.
+
+    Measured from before the enqueue to the claim's return.
     """
     queue = store.queue("wake")
     returned: SimpleQueue[float] = SimpleQueue()

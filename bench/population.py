@@ -42,7 +42,7 @@ class Population:
     batch: int = 100
 
 
-# ── in the process ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the process ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Client:
@@ -99,15 +99,15 @@ def _serve(path: str, population: Population) -> None:
     _say(filled=filled)
     payloads = payloads_of(population.batch, population.payload)
     for line in sys.stdin:
-        asked = json.loads(line)
-        if asked["do"] == "lives":
-            jobs, stages = live(client, payloads, time.perf_counter() + asked["seconds"])
+        command = json.loads(line)
+        if command["do"] == "lives":
+            jobs, stages = live(client, payloads, time.perf_counter() + command["seconds"])
             _say(jobs=jobs, us=[1e6 * seconds / jobs for seconds in stages[:3]])
-        elif asked["do"] == "claims":
-            _say(ms=_claims(client, asked["samples"], payloads[0]))
-        elif asked["do"] == "looks":
-            _say(us=_looks(store, client, asked["samples"]))
-        elif asked["do"] == "memory":
+        elif command["do"] == "claims":
+            _say(ms=_claims(client, command["samples"], payloads[0]))
+        elif command["do"] == "looks":
+            _say(us=_looks(store, client, command["samples"]))
+        elif command["do"] == "memory":
             _say(bytes=resident())
         else:
             began = time.perf_counter()
@@ -172,7 +172,7 @@ def _say(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-# ── and from outside ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── its parent ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Child:
@@ -213,8 +213,8 @@ class Child:
 def open_seconds(path: Path) -> float:
     """Return the seconds from opening the store in a fresh process to its first claim."""
     process = _start(path, "open")
-    said, _ = process.communicate()
-    answer = json.loads(said)
+    line, _ = process.communicate()
+    answer = json.loads(line)
     assert answer["got"] == 1, "the reopened store has nothing to claim"
     return float(answer["claimed"])
 

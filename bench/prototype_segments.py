@@ -65,11 +65,13 @@ class SegmentClient(BareClient):
         batch.put(row, _sealed(state), self._state_cf)
         batch.put(bare._TIER + bare._u64(now) + segment, b"S", self._ready_cf)
         tail = bare._NO_ID + bare._event_middle(0, 0, bare._MAX_ATTEMPTS, now, 0) + bare._NO_TEXT
-        told = ids if self._each else ids[:1]
-        events = bare._ENQUEUED_HEAD + (tail + bare._ENQUEUED_HEAD).join(told) + tail
+        event_rows = ids if self._each else ids[:1]
+        events = bare._ENQUEUED_HEAD + (tail + bare._ENQUEUED_HEAD).join(event_rows) + tail
         self.waiting += count
         self.enqueued += count
-        self._finish(batch, now, len(told), events, Counter.WAITING, self.waiting, Counter.ENQUEUED, self.enqueued)
+        self._finish(
+            batch, now, len(event_rows), events, Counter.WAITING, self.waiting, Counter.ENQUEUED, self.enqueued
+        )
         return [Enqueued(job.hex()) for job in ids]
 
     # ── claim: all of it, or the next from its front ─────────────────────────────────────────────────────────────────
@@ -213,7 +215,7 @@ def _sealed(body: bytes) -> bytes:
     return body + crc32(body).to_bytes(4, "big")
 
 
-# ── measured ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── measurements ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rows(run: Run) -> Iterator[Row]:

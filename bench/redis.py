@@ -120,14 +120,14 @@ def _claimed_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
 
 
 def _notified_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
-    told = threading.Event()
-    watch = waits._backend.watch((waits.name,), 10_000, told.set)
+    notified = threading.Event()
+    watch = waits._backend.watch((waits.name,), 10_000, notified.set)
     try:
-        while told.wait(0.01):
-            told.clear()
+        while notified.wait(0.01):
+            notified.clear()
         began = time.perf_counter()
         adds.enqueue(b"x" * 128)
-        assert told.wait(10)
+        assert notified.wait(10)
         return time.perf_counter() - began
     finally:
         watch.close()

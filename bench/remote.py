@@ -142,8 +142,8 @@ class _Clients:
             assert child.stdin is not None
             child.stdin.write(f"{seconds}\n")
             child.stdin.flush()
-        told = [child.stdout.readline() for child in self._children if child.stdout is not None]
-        return sum(map(float, told))
+        started = [child.stdout.readline() for child in self._children if child.stdout is not None]
+        return sum(map(float, started))
 
     def close(self) -> None:
         for child in self._children:
@@ -166,7 +166,7 @@ def _child(url: str) -> None:
 
 
 def waiters(run: Run) -> Iterator[Row]:
-    """500 claims wait at `tenure serve`: measure the CPU time of its process, and how soon a job reaches one of them."""
+    """Measure the CPU time of `tenure serve` with 500 waiting claims, and how soon a job reaches one of them."""
     count = run.pick(50, _WAITERS, _WAITERS)
     setting = Setting("os", 1, clients=count)
     served = Served(run.new_folder("served"))

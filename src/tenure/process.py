@@ -43,7 +43,10 @@ class Renewable(Protocol):
 
 class Closable(Protocol):
     def close_at_exit(self) -> None:
-        """Close. Called when the interpreter exits, while threads and imports still work. Must tolerate a second call."""
+        """Close.
+
+        Called when the interpreter exits, while threads and imports still work. Must tolerate a second call.
+        """
 
 
 #: Callbacks by layer, in the order of registration. There is no lock, because a fork could copy it while it is held.

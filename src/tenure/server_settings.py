@@ -43,7 +43,7 @@ class Secret:
 class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Authentication of callers. Set at most one of `secret`, `secret_file`, `key_file` and `jwks_url`.
 
-    With none of them, the server accepts connections from this host only.
+    With none of them, the server listens on this host only.
     """
 
     #: Secrets for HS256, at least 32 bytes each, one per line: the first signs, all verify.

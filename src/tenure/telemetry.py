@@ -99,15 +99,20 @@ class Meter:
             self.lock.release()
 
     def _count(self) -> None:
-        counts, take = self.counts, self.pending.popleft
-        with contextlib.suppress(IndexError):
+        counts, take, total, moved = self.counts, self.pending.popleft, 0.0, 0
+        try:
             while True:
                 seconds, jobs, error = take()
                 counts[bisect_left(BOUNDS, seconds)] += 1
-                self.seconds += seconds
-                self.jobs += jobs
+                total += seconds
+                moved += jobs
                 if error is not None:
                     self.errors[error] = self.errors.get(error, 0) + 1
+        except IndexError:
+            pass  # all are counted
+        finally:
+            self.seconds += total
+            self.jobs += moved
 
 
 class Span:
@@ -144,8 +149,9 @@ class _ByVerb(dict[str, Meter]):
 
 
 class MetricCollector(ABC):
-    """A prometheus-client collector. A subclass returns empty metric families from `_families` and fills them in
-    `collect`.
+    """A prometheus-client collector.
+
+    A subclass returns empty metric families from `_families` and fills them in `collect`.
     """
 
     def __init__(self) -> None:
@@ -237,7 +243,7 @@ class Telemetry:
         self._url = url
         METERS.register()
 
-    # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
     def span(verb: str) -> Span:
@@ -262,7 +268,7 @@ class Telemetry:
         """
         METERS.retried(kind)
 
-    # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── log lines ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def debugging(self) -> bool:
@@ -371,11 +377,14 @@ def inform_request(event: str, **facts: object) -> None:
         _logger().info(event, **facts)
 
 
-# ── for the command line ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── logging of the command line ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """The handler that `configure_logging` installs. Its own type lets a second call replace it and leave others alone."""
+    """The handler that `configure_logging` installs.
+
+    Its own type lets a second call replace it and leave others alone.
+    """
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -403,8 +412,9 @@ class _Handler(logging.StreamHandler[Any]):
         super().emit(record)
 
     def flush(self) -> None:
-        """Write the queued lines. Also called at exit. Errors of the stream are ignored: logging must not stop the
-        program.
+        """Write the queued lines. Also called at exit.
+
+        Errors of the stream are ignored: logging must not stop the program.
         """
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
             lines = []

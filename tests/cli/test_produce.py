@@ -105,7 +105,7 @@ def test_batches_are_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch):
         (("emails", "x", "--delay", "-1"), "0 or more"),
         (("emails", "x", "--delay", "nan"), "not a usable duration"),
         (("emails", "x", "--delay", "soon"), "not a duration"),
-        (("emails", "x", "--at", "whenever"), "not a moment"),
+        (("emails", "x", "--at", "whenever"), "not a time"),
         (("emails", "x", "--delay", "1", "--at", "1h"), "delay or at"),
         (("emails", "x", "--header", "novalue"), "NAME=VALUE"),
         (("emails", "x", "--tenant", "A B"), "tenant"),

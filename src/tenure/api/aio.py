@@ -92,8 +92,9 @@ class _Threads:
             raise
 
     def _recover_result(self, future: Future[T], recover: Callable[[T], object]) -> Future[None]:
-        """Call `recover` with the result in a thread, because the event loop may be closing. The future is done
-        afterwards.
+        """Call `recover` with the result in a thread, because the event loop may be closing.
+
+        The future is done afterwards.
         """
         recovered: Future[None] = Future()
 
@@ -323,11 +324,11 @@ class AsyncStore:
         return AsyncQueue(self._sync.queue(queue, tenant), self._threads)
 
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
-        """A write in several transactions, published once, for bulk writers. Its verbs block: call them in a thread."""
+        """Return a write in several transactions that is published once. Its verbs block: call them in a thread."""
         return self._sync.staged(write_id, keep)
 
     def tables(self, *, snapshot: str | None = None) -> AbstractContextManager[Tables]:
-        """One snapshot of the store as tables. Reading a table blocks and is CPU-bound: call it in a thread."""
+        """Open a snapshot of the store as tables. Reading a table blocks and is CPU-bound: call it in a thread."""
         return self._sync.tables(snapshot=snapshot)
 
     def claim(

@@ -57,9 +57,8 @@ def open(
 
     Settings not given here come from the environment, a TOML file (`config`, or ./tenure.toml) or the defaults: see
     docs/settings.md. `durability` is the least accepted. `sweep` turns the background sweeper on or off, or gives the
-    seconds between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval, listen (rocksdb),
-    map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, ca_file, timeout, patience (redis), directory, grace,
-    lease_versions, retry_limit, timeout (foundationdb), token, encoding, timeout, ca_file (http).
+    seconds between its passes. `options` are settings of the engine by their last name: `mode="low_space"` sets
+    `storage.rocksdb.mode`.
 
     Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk;
     Corrupt.
@@ -240,7 +239,7 @@ def _http(storage: Storage, clock: Clock) -> _Opened:
     return _Opened(backend)
 
 
-# ── the engines: each is imported at its first use ───────────────────────────────────────────────────────────────
+# ── the engines, each imported on first use ──────────────────────────────────────────────────────────────────────
 
 
 def _memory(storage: Storage, clock: Clock) -> tuple[Engine, str]:

@@ -176,11 +176,14 @@ class Queue:
         self._settle_one("fail", Settle("fail", proof_of(delivery), None, _checked_error(error)), delivery)
 
     def release(self, delivery: Settleable) -> None:
-        """Return the job to its place in the queue at once. The attempt is not counted."""
+        """Put the job back at its place in the queue, ready at once. The attempt is not counted."""
         self._settle_one("release", Settle("release", proof_of(delivery)), delivery)
 
     def snooze(self, delivery: Settleable, delay: Duration, *, until_signal: str | None = None) -> None:
-        """Return the job, to be ready after `delay` or at a signal, whichever comes first. The attempt is not counted."""
+        """Put the job back, ready after `delay` or at a signal, whichever comes first.
+
+        The attempt is not counted.
+        """
         delay_ms = duration_ms("delay", delay)
         until = None if until_signal is None else checked_signal_name(until_signal)
         self._settle_one(
@@ -198,8 +201,9 @@ class Queue:
         return self._settle_many("release", deliveries)
 
     def settle_many(self, items: Sequence[Settle]) -> list[TenureError | None]:
-        """Apply different verdicts in one transaction, for sinks and servers. Returns None or the error of each, in
-        order.
+        """Apply different verdicts in one transaction, for sinks and servers.
+
+        Returns None or the error of each, in order.
         """
         with self._span("settle_many") as span:
             outcomes = self._backend.settle(self.name, items)
@@ -231,8 +235,9 @@ class Queue:
             self._backend.progress(self.name, proof_of(delivery), float(fraction), _checked_error(note))
 
     def record_step(self, delivery: Settleable, name: str, value: bytes) -> bytes:
-        """Store the value of a step of the delivery's job, once. Returns the stored value, from this call or an earlier
-        one.
+        """Store the value of a step of the delivery's job, once.
+
+        Returns the stored value, from this call or an earlier one.
 
         A later delivery finds it in `steps`. Raises LeaseLost, TooLarge (64 KiB a step; 1 MiB and 1,000 steps a job).
         """
@@ -301,7 +306,7 @@ class Queue:
         if isinstance(delivery, Delivery) and delivery.name is not self.name and delivery.name != self.name:
             raise InvalidArgument(f"that delivery is from queue {delivery.name}, not {self.name}")
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, job_id: str) -> Job | None:
         """Return the job as it is now, or None if it does not exist."""
@@ -309,7 +314,10 @@ class Queue:
             return self._backend.get(self.name, job_id_bytes(job_id))
 
     def wait_for(self, job_id: str, timeout: Duration = 10) -> Job | None:
-        """Wait until the job is done, dead or removed, and return it; None if there is no such job. Raises WaitTimeout."""
+        """Wait until the job is done, dead or removed, and return it; None if there is no such job.
+
+        Raises WaitTimeout.
+        """
         timeout_ms = duration_ms("timeout", timeout)
         with self._span("wait_for"):
             return self._backend.wait_for(self.name, job_id_bytes(job_id), timeout_ms)
@@ -374,15 +382,14 @@ class Queue:
             return self._backend.signal(self.name, job_id_bytes(job_id), signal, data)
 
     def explain(self, job_id: str, moment: Callable[[int], str] = utc) -> Explanation | None:
-        """Explain in sentences where a job is, why, what happened and what happens next; None if nothing is known of
-        it.
+        """Explain in sentences where a job is, why, what happened and what happens next; None if it is unknown.
 
         `moment` formats a time (milliseconds since 1970).
         """
         with self._span("explain"):
             return explained(read_facts(self._backend, self.name, job_id_bytes(job_id)), moment)
 
-    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── manage ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def replay(
         self,
@@ -523,7 +530,7 @@ def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading
 def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None, began: float) -> Claim:
     """Count a backend's claim and wrap it for the user."""
     queue = queues[0]
-    count = 0 if leased is None else len(leased.deliveries)
+    count = 0 if leased is None else len(leased.given or leased.deliveries)
     queue._claims.record(began, count)
     if leased is None or not count:  # nothing to claim, or a repeated claim whose jobs are all settled
         return Claim(queue, None)
@@ -544,7 +551,10 @@ def checked_policy(policy: object) -> Policy:
 
 
 def _checked_error(error: object) -> str | None:
-    """Return the error text, shortened to the stored length. Lone surrogates of a traceback are replaced, not refused."""
+    """Return the error text, shortened to the stored length.
+
+    Lone surrogates of a traceback are replaced, not refused.
+    """
     if error is None:
         return None
     text = error if isinstance(error, str) else str(error)

@@ -140,7 +140,7 @@ class Store:
         return claim_anywhere(self, request, among)
 
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
-        """A write in several transactions that takes effect exactly once under its id, however often it is repeated.
+        """Return a write in several transactions that takes effect exactly once under its id, however often repeated.
 
         A finished write is remembered for `keep` (default: a day).
         """
@@ -196,7 +196,7 @@ class Store:
             return self._backend.quotas(None if tenant is None else checked("tenant", tenant))
 
     def schedules(self, tenant: str | None = None) -> builtins.list[Schedule]:
-        """The schedules of one tenant, or of all, in the order of tenants and names."""
+        """Return the schedules of one tenant, or of all, ordered by tenant and name."""
         with self._telemetry.span("schedules"):
             return self._backend.schedules(None if tenant is None else checked("tenant", tenant))
 
@@ -358,7 +358,7 @@ class Store:
             return self._backend.snapshots()
 
     def tables(self, *, snapshot: str | None = None) -> AbstractContextManager[Tables]:
-        """A snapshot of the store as tables: `with store.tables() as tables: tables.pandas("jobs", state="dead")`.
+        """Open a snapshot of the store as tables: `with store.tables() as tables: tables.pandas("jobs", state="dead")`.
 
         Reads a named snapshot, or one that is taken now and dropped at the end. Raises SettingsError if pyarrow is not
         installed.

@@ -70,7 +70,10 @@ def _weak(sweep: Sweep) -> Callable[[], Sweep | None]:
 
 
 def _run(find: Callable[[], Sweep | None], clock: Clock, stop: threading.Event, interval: float) -> None:
-    """Sweep until stopped, or until the store is closed or collected. Survives every error: nothing else would sweep."""
+    """Sweep until stopped, or until the store is closed or collected.
+
+    Survives every error: nothing else would sweep.
+    """
     logged_at: dict[str, int] = {}
     more: bool | None = False
     while more is not None and not stop.is_set():

@@ -354,7 +354,10 @@ class EmbeddedBackend:
         return self._named_snapshots.open(id, self._clock.wall_ms())
 
     def moment(self) -> Snapshot:
-        """Take a short-lived snapshot of the store as it is now, for reads of a few seconds. Not part of the contract."""
+        """Take a short-lived snapshot of the store as it is now, for reads of a few seconds.
+
+        Not part of the contract.
+        """
         return self._engine.snapshot(tuple(range(len(NAMES))))
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:

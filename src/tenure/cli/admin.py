@@ -178,7 +178,10 @@ def snapshot(session: Session, path: str) -> None:
 )
 @click.argument("url", required=False)
 def upgrade(session: Session, url: str | None) -> None:
-    """Upgrade the store to the current on-disk format, step by step. A newer format is refused. Stop its users first."""
+    """Upgrade the store to the current on-disk format, step by step.
+
+    A newer format is refused. Stop its users first.
+    """
     session.url = url or session.url
     engine, path = session.where()
     if path is None:

@@ -46,15 +46,15 @@ def audit(session: Session, output: str | None, engine: str) -> None:
     """
     url = session.address()
     if _on_spark(engine, lambda: _events_of(url)):
-        with spark_session(session, "audit", "local[*]", None, ()) as spark, step_line(session, "audit") as told:
+        with spark_session(session, "audit", "local[*]", None, ()) as spark, step_line(session, "audit") as on_step:
             from tenure.spark.jobs.audit import audit as on_spark
 
-            summary = on_spark(spark, url, output=output, told=told)
+            summary = on_spark(spark, url, output=output, told=on_step)
     else:
         with needs("analysis", "tenure audit and report"):
             from tenure.analysis.audit import audit as here
-        with step_line(session, "audit") as told:
-            summary = here(url, output=output, told=told)
+        with step_line(session, "audit") as on_step:
+            summary = here(url, output=output, told=on_step)
     say_summary(session, summary)
     say_audit(session, summary)
 
@@ -81,15 +81,15 @@ def report(session: Session, path: str, root: str | None, title: str, slo: float
                 "a journal of more than a million events is drawn from a history: run 'tenure spark history FOLDER', then "
                 "'tenure report --history FOLDER'; or say --engine duckdb"
             )
-        with spark_session(session, "report", "local[*]", None, ()) as spark, step_line(session, "report") as told:
+        with spark_session(session, "report", "local[*]", None, ()) as spark, step_line(session, "report") as on_step:
             from tenure.spark.jobs.report import report as on_spark
 
-            summary = on_spark(spark, root, path, title=title, told=told)
+            summary = on_spark(spark, root, path, title=title, told=on_step)
     else:
         with needs("analysis", "tenure audit and report"):
             from tenure.analysis.report.job import report as here
-        with step_line(session, "report") as told:
-            summary = here(source, path, title=title, slo=slo, told=told)
+        with step_line(session, "report") as on_step:
+            summary = here(source, path, title=title, slo=slo, told=on_step)
     say_summary(session, summary)
     if not session.json:
         session.out.say("open ", strong(str(summary.facts["path"])))
@@ -125,13 +125,13 @@ def say_audit(session: Session, summary: Summary) -> None:
     """Print the violations, and set the exit code."""
     found: Any = summary.facts["violations"]
     if not session.json:
-        looked = (
+        scope = (
             f"{plural(int(str(summary.facts['jobs'])), 'job')} and {plural(int(str(summary.facts['events'])), 'event')}"
         )
         if not found:
-            session.out.say(Text("clean", style="green"), f": {looked}, {summary.facts['rules']} laws")
+            session.out.say(Text("clean", style="green"), f": {scope}, {summary.facts['rules']} laws")
         else:
-            session.out.say(Text(plural(summary.rejected, "violation"), style="red"), f" in {looked}")
+            session.out.say(Text(plural(summary.rejected, "violation"), style="red"), f" in {scope}")
             rows = [
                 (v["rule"], f"{v['tenant'] or ''}/{v['queue'] or ''}".strip("/"), v["job_id"] or v["lease_id"] or "",
                  shortened(clean(v["evidence"]), 200))

@@ -66,26 +66,28 @@ def claim(
     with session.store() as store, progress_bar(f"Waiting up to {span(wait)} for a job") as _:
         handles = [store.queue(name, session.tenant) for name in queues]
         if len(handles) == 1:
-            taken = handles[0].claim(limit, lease, wait, worker, max_bytes=max_bytes, id=claim_id)
+            claimed = handles[0].claim(limit, lease, wait, worker, max_bytes=max_bytes, id=claim_id)
         else:
-            taken = store.claim(handles, limit, lease, wait, worker, max_bytes=max_bytes)
+            claimed = store.claim(handles, limit, lease, wait, worker, max_bytes=max_bytes)
         # skipped with --json: for polling programs, listing all queues would cost too much
-        if not taken and not session.json:
+        if not claimed and not session.json:
             for name in queues:
                 session.require_queue(name)
-    if not taken or taken.until is None:
+    if not claimed or claimed.until is None:
         no(session, f"nothing to claim in {', '.join(str(handle.name) for handle in handles)}")
-    until_ms = round(taken.until.timestamp() * 1000)
+    until_ms = round(claimed.until.timestamp() * 1000)
     if session.json:
-        session.out.emit_all(json_shapes.delivery(delivery, until_ms) for delivery in taken)
+        session.out.emit_all(json_shapes.delivery(delivery, until_ms) for delivery in claimed)
         return
-    session.out.say("claimed ", strong(plural(len(taken), "job")), f" of {taken.queue.name} until {moment(until_ms)}")
-    for delivery in taken:
+    session.out.say(
+        "claimed ", strong(plural(len(claimed), "job")), f" of {claimed.queue.name} until {moment(until_ms)}"
+    )
+    for delivery in claimed:
         session.out.say("")
         _show(session.out, delivery)
     tenant = "" if session.tenant == "default" else f" --tenant {session.tenant}"
     session.out.hint(
-        f"\nSettle each: tenure ack {taken.queue.name.queue} RECEIPT{tenant} (or nack, fail, release, extend)"
+        f"\nSettle each: tenure ack {claimed.queue.name.queue} RECEIPT{tenant} (or nack, fail, release, extend)"
     )
 
 
@@ -104,7 +106,7 @@ def _show(out: Output, delivery: Delivery) -> None:
     )
 
 
-# ── settling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── settle ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(
@@ -149,7 +151,10 @@ def ack(
 @error_option
 @click.option("--delay", type=DURATION, help="Retry after this long, instead of the policy's backoff (0: now).")
 def nack(session: Session, queue: str, receipts: Sequence[str], error: str | None, delay: float | None) -> None:
-    """Report that the jobs failed. They are retried after the policy's backoff, or dead if this was their last attempt."""
+    """Report that the jobs failed.
+
+    They are retried after the policy's backoff, or dead if this was their last attempt.
+    """
     _settle(session, queue, receipts, "nacked", lambda target, receipt: target.nack(receipt, error, delay))
 
 
@@ -174,7 +179,7 @@ def fail(session: Session, queue: str, receipts: Sequence[str], error: str | Non
 @click.argument("queue")
 @receipts_argument
 def release(session: Session, queue: str, receipts: Sequence[str]) -> None:
-    """Return the jobs to their place in the queue at once. The attempt is not counted."""
+    """Put the jobs back at their place in the queue, ready at once. The attempt is not counted."""
     _settle(session, queue, receipts, "released", lambda target, receipt: target.release(receipt))
 
 

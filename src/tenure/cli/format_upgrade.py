@@ -19,8 +19,9 @@ from tenure.storage.keyspace import FORMAT
 
 @dataclass(frozen=True)
 class Step:
-    """A step from format `start` to `start + 1`. If `run` is killed, the folder is half upgraded, and the next `run`
-    continues.
+    """A step from format `start` to `start + 1`.
+
+    If `run` is killed, the folder is half upgraded, and the next `run` continues.
     """
 
     start: int
@@ -32,7 +33,10 @@ STEPS: tuple[Step, ...] = (Step(1, "finding queues by the ids of their jobs", up
 
 
 def found_format(folder: Folder) -> int:
-    """Return the folder's format. Raises OpenError if it has no store, or one of another engine or of a newer Tenure."""
+    """Return the folder's format.
+
+    Raises OpenError if it has no store, or one of another engine or of a newer Tenure.
+    """
     try:
         if not folder.check():
             raise OpenError(f"there is no store at {folder.path}: nothing to upgrade")

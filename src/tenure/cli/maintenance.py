@@ -73,8 +73,8 @@ def replay(
     if session.json:
         session.out.emit(json_shapes.replayed(target.name, answer))
     else:
-        did = "would replay" if answer.dry_run else "replayed"
-        session.out.say(f"{did} ", strong(plural(answer.count, "dead job")), f" of {target.name}")
+        verb = "would replay" if answer.dry_run else "replayed"
+        session.out.say(f"{verb} ", strong(plural(answer.count, "dead job")), f" of {target.name}")
         for job_id in answer.ids[:LISTED]:
             session.out.say(f"  {job_id}")
         if len(answer.ids) > LISTED:
@@ -101,7 +101,7 @@ def replay(
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def purge(session: Session, queue: str, which: str, yes: bool) -> None:
-    """Remove every job in STATE: dead (if not given), done, ready or scheduled. Leased jobs can be cancelled instead."""
+    """Remove every job in STATE: dead (the default), done, ready or scheduled. Cancel leased jobs instead."""
     if not yes:
         if session.json or not sys.stdin.isatty():
             raise click.UsageError("There is no terminal to ask for confirmation: add --yes to remove them.")
@@ -125,8 +125,9 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
 @click.argument("queue")
 @click.argument("ids", metavar="JOB_ID...", nargs=-1, required=True)
 def cancel(session: Session, queue: str, ids: Sequence[str]) -> None:
-    """Remove waiting or leased jobs; a worker that holds one finds out at its next call. Ends with 1 if one did not
-    exist.
+    """Remove waiting or leased jobs; a worker that holds one finds out at its next call.
+
+    Ends with 1 if one did not exist.
     """
     with session.queue(queue) as target, progress_bar(f"Cancelling in {queue}") as progress:
         outcomes = []
@@ -171,8 +172,8 @@ def delete(session: Session, queue: str, force: bool) -> None:
 
 @command(
     "pause",
-    examples=(("Hand out nothing until further notice:", "tenure pause emails"),),
-    short_help="Stop handing out a queue's jobs.",
+    examples=(("Make claims return nothing:", "tenure pause emails"),),
+    short_help="Pause a queue: claims return nothing.",
 )
 @click.argument("queue")
 def pause(session: Session, queue: str) -> None:
@@ -182,8 +183,8 @@ def pause(session: Session, queue: str) -> None:
 
 @command(
     "resume",
-    examples=(("Hand out jobs again:", "tenure resume emails"),),
-    short_help="Hand out a paused queue's jobs again.",
+    examples=(("Let claims return jobs again:", "tenure resume emails"),),
+    short_help="Resume a paused queue.",
 )
 @click.argument("queue")
 def resume(session: Session, queue: str) -> None:
@@ -239,11 +240,11 @@ def _set_paused(session: Session, queue: str, paused: bool) -> None:
 @click.option("--dedup-window", type=DURATION, help="How long an idempotency key is held at least.")
 @click.option("--max-waiting", type=int, help="Refuse enqueues beyond this many waiting jobs.")
 @click.option("--no-max-waiting", is_flag=True, help="Take any number of waiting jobs.")
-@click.option("--max-leased", type=int, help="Hand out no more than this many jobs at a time.")
-@click.option("--no-max-leased", is_flag=True, help="Hand out any number of jobs at a time.")
-@click.option("--rate", help="Hand out no more than so many in a time, as 100/s, 10/m or 5/30s.")
-@click.option("--burst", type=int, help="How many of the rate at once, if less than all.")
-@click.option("--no-rate", is_flag=True, help="Hand out jobs as fast as they are claimed.")
+@click.option("--max-leased", type=int, help="Lease at most this many jobs at a time.")
+@click.option("--no-max-leased", is_flag=True, help="Lease any number of jobs at a time.")
+@click.option("--rate", help="Limit claims to this rate of jobs, as 100/s, 10/m or 5/30s.")
+@click.option("--burst", type=int, help="How many jobs of the rate may be claimed at once (default: all).")
+@click.option("--no-rate", is_flag=True, help="Remove the limit on the rate of claims.")
 @click.option("--reset", is_flag=True, help="Start from the default policy, not from the present one.")
 def configure(session: Session, queue: str, reset: bool, **given: object) -> None:
     """Change the given fields of QUEUE's policy and keep the others; with no option, show the policy.

@@ -111,7 +111,7 @@ def content_of(payload: str | None, file: BinaryIO | None = None) -> bytes:
     return os.fsencode(payload or "")
 
 
-# ── one job a line ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one job for each line ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Batch(NamedTuple):

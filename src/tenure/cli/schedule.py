@@ -152,16 +152,16 @@ def remove(session: Session, name: str) -> None:
     _change(session, name, "removed")
 
 
-def _change(session: Session, name: str, became: str) -> None:
+def _change(session: Session, name: str, change: str) -> None:
     tenant = session.tenant or DEFAULT_TENANT
     with session.store() as store:
         verbs = {"paused": store.pause_schedule, "resumed": store.resume_schedule, "removed": store.remove_schedule}
-        if not verbs[became](name, tenant):
+        if not verbs[change](name, tenant):
             raise NotFound(f"there is no schedule {name!r}")
     if session.json:
-        session.out.emit({became: name})
+        session.out.emit({change: name})
     else:
-        session.out.say(f"{became} {strong(name)}")
+        session.out.say(f"{change} {strong(name)}")
 
 
 @command("run", examples=(("Run it now:", "tenure schedule run weekly"),), short_help="Enqueue its job now.")

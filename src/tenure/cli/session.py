@@ -59,14 +59,15 @@ class Session:
         return storage.engine, storage.path or DEFAULT_PATH
 
     def address(self) -> str:
-        """The store's URL."""
+        """Return the store's URL."""
         engine, path = self.where()
         return path if engine in ("redis", "http") and path else f"{engine}:{path or ''}"
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
-        """Open the store for a block. Without `create`, raise OpenError if it does not exist: a mistyped path must not
-        create one.
+        """Open the store for a block.
+
+        Without `create`, raise OpenError if it does not exist: a mistyped path must not create one.
 
         It runs no sweeper: a claim takes over expired leases by itself, and a command that only reads changes nothing.
         """
@@ -86,8 +87,9 @@ class Session:
 
     @contextmanager
     def queue(self, name: str, *, create: bool = False) -> Iterator[Queue]:
-        """Open the store for a block, and yield one of its queues. Raises InvalidArgument for an invalid name, before
-        it opens.
+        """Open the store for a block, and yield one of its queues.
+
+        Raises InvalidArgument for an invalid name, before it opens.
         """
         queue_name(name, self.tenant)
         with self.store(create=create) as store:

@@ -67,14 +67,14 @@ def _run(
 ) -> Summary:
     with (
         spark_session(session, job, on["master"], on["memory"], on["conf"], is_short) as made,
-        step_line(session, job) as told,
+        step_line(session, job) as on_step,
     ):
-        summary = work(made, told)
+        summary = work(made, on_step)
     say_summary(session, summary)
     return summary
 
 
-# ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── load ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(
@@ -118,14 +118,14 @@ def load(
     Without -m payload=…, a job's payload is its whole row as JSON. -m headers.NAME=… sets one header.
     """
 
-    def work(made: SparkSession, told: StepCallback) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.load import load
         from tenure.spark.pipelines.job_mapping import parse_mapping
 
         return load(
             made, _url(session), queue, path=path, kind=kind, sql=sql, mapping=parse_mapping(tuple(pairs)),
             options=parse_mapping(tuple(options)), tenant=session.tenant, quarantine=quarantine, write_id=write_id, bulk=bulk,
-            told=told,
+            told=on_step,
         )  # fmt: skip
 
     summary = _run(session, "load", on, work)
@@ -133,7 +133,7 @@ def load(
         session.out.say(f"rejected rows are in {summary.facts['quarantine']}, with the reasons")
 
 
-# ── over its history ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── history ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(
@@ -164,18 +164,18 @@ def history(
     An interrupted run has no effect and can be repeated. The journal keeps events that this history has not read.
     """
 
-    def work(made: SparkSession, told: StepCallback) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.history import history
 
-        summary = history(made, _url(session), root, slo=slo, consumer=consumer, told=told)
+        summary = history(made, _url(session), root, slo=slo, consumer=consumer, told=on_step)
         if delta:
             from tenure.spark.jobs.delta import publish
 
-            summary.facts["delta"] = publish(root, told=told)
+            summary.facts["delta"] = publish(root, told=on_step)
         if iceberg:
             from tenure.spark.jobs.iceberg import publish as publish_iceberg
 
-            summary.facts["iceberg"] = publish_iceberg(root, told=told)
+            summary.facts["iceberg"] = publish_iceberg(root, told=on_step)
         return summary
 
     summary = _run(session, "history", on, work)
@@ -200,10 +200,10 @@ def history(
 def report(session: Session, root: str, path: str, title: str, **on: Unpack[SparkOptions]) -> None:
     """Draw the history in the folder ROOT into the HTML file PATH (report.html), which needs no other files."""
 
-    def work(made: SparkSession, told: StepCallback) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.report import report
 
-        return report(made, root, path, title=title, told=told)
+        return report(made, root, path, title=title, told=on_step)
 
     summary = _run(session, "report", on, work)
     if not session.json:
@@ -226,10 +226,10 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
     Ends with 0 if nothing was found and 1 otherwise. 'tenure check --repair' repairs what can be repaired.
     """
 
-    def work(made: SparkSession, told: StepCallback) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.audit import audit
 
-        return audit(made, _url(session), output=output, told=told)
+        return audit(made, _url(session), output=output, told=on_step)
 
     def is_short() -> bool:
         from tenure.spark.jobs.audit import is_short
@@ -251,7 +251,7 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
     say_audit(session, summary)
 
 
-# ── mending and moving ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── replay, migration and archive ────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(
@@ -285,12 +285,12 @@ def replay(
     A job that has changed since it was read is left alone.
     """
 
-    def work(made: SparkSession, told: StepCallback) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.replay import replay
 
         return replay(
             made, _url(session), where, tenant=session.given_tenant, queue=queue, limit=limit, rate=rate, dry_run=dry_run,
-            told=told,
+            told=on_step,
         )  # fmt: skip
 
     summary = _run(session, "replay", on, work)
@@ -312,10 +312,10 @@ def replay(
 def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOptions]) -> None:
     """Copy every job of SOURCE into TARGET and compare the two, as 'tenure migrate' does, in parallel on executors."""
 
-    def work(made: SparkSession, told: StepCallback) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.migrate import migrate
 
-        return migrate(made, source, target, told=told)
+        return migrate(made, source, target, told=on_step)
 
     summary = _run(session, "migrate", on, work)
     same = bool(summary.facts["verified"])
@@ -354,14 +354,14 @@ def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOption
 def archive(
     session: Session, root: str, before: float, states: Sequence[str], queue: str | None, **on: Unpack[SparkOptions]
 ) -> None:
-    """Write done and dead jobs to Parquet in the folder ROOT, verify it, and remove the unchanged ones from the store."""
+    """Write done and dead jobs to Parquet in the folder ROOT, verify it, and remove unchanged ones from the store."""
 
-    def work(made: SparkSession, told: StepCallback) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.archive import archive
 
         return archive(
             made, _url(session), root, datetime.fromtimestamp(before, UTC), states=tuple(states),
-            tenant=session.given_tenant, queue=queue, told=told,
+            tenant=session.given_tenant, queue=queue, told=on_step,
         )  # fmt: skip
 
     summary = _run(session, "archive", on, work)
@@ -382,10 +382,10 @@ def archive(
 def restore(session: Session, root: str, where: str, **on: Unpack[SparkOptions]) -> None:
     """Restore jobs from the archive in the folder ROOT as they were; existing ones are left alone."""
 
-    def work(made: SparkSession, told: StepCallback) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.archive import restore
 
-        return restore(made, _url(session), root, where, told=told)
+        return restore(made, _url(session), root, where, told=on_step)
 
     summary = _run(session, "restore", on, work)
     if not session.json:

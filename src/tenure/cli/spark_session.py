@@ -42,14 +42,14 @@ def hushed(debug: bool = False) -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as output:
         before = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(output.fileno(), 2)
         try:
             yield
         except BaseException:
-            kept.seek(0)
-            os.write(before, kept.read())
+            output.seek(0)
+            os.write(before, output.read())
             raise
         finally:
             os.dup2(before, 2)
@@ -91,12 +91,12 @@ def spark_session(
 
 
 StepCallback = Callable[[str], None]
-"""Called with the name of the step that begins."""
+"""Called with the name of each step at its beginning."""
 
 
 @contextmanager
 def step_line(session: Session, job: str) -> Iterator[StepCallback]:
-    """Show the job's current step: a changing line on a terminal, a line for each step elsewhere, nothing with --json."""
+    """Show the job's current step: a changing line on a terminal, one line a step elsewhere, nothing with --json."""
     if session.json:
         yield lambda step: None
         return

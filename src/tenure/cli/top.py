@@ -62,9 +62,9 @@ class Sample:
         if old is None:
             return None
         seconds = self.at - before.at
-        came = queue.counts.enqueued - old.counts.enqueued
+        enqueued = queue.counts.enqueued - old.counts.enqueued
         # A replay takes jobs out of `dead`, so the difference may be negative: show 0 then.
-        return max(0, came) / seconds, max(0, queue.ended - old.ended) / seconds
+        return max(0, enqueued) / seconds, max(0, queue.ended - old.ended) / seconds
 
 
 @command(
@@ -129,7 +129,7 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
     return seen
 
 
-# ── showing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _TITLES = ("queue", "blocked", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers")

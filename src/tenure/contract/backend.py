@@ -45,15 +45,15 @@ QueueInfos = list[QueueInfo]
 QuotaInfos = list[QuotaInfo]
 SnapshotInfos = list[SnapshotInfo]
 Topic = QueueName | JobName | None
-"""What a watch is kept for: a queue that may have a job to claim, a job that may have ended, or the journal (None)."""
+"""What a watch waits for: a queue with a job to claim, the end of a job, or new events of the journal (None)."""
 Progress = Callable[[int, int | None], None]
-"""Called with (done so far, of how many if known) by verbs that work in chunks."""
+"""Called by verbs that work in chunks with (done so far, total or None)."""
 WaitsOn = Literal["nothing", "sync", "io"]
-"""What the thread of a small verb may wait for: nothing, a sync of the disk, or any input and output."""
+"""What the thread of a small verb may wait for: nothing, a sync of the disk, or any I/O."""
 
 
 EnqueueOutcomes = list[list[Enqueued] | TenureError]
-"""Of several requests: the jobs that each has enqueued, or why it has not."""
+"""For each of several requests: its enqueued jobs, or its error."""
 
 
 class Watch(Protocol):
@@ -188,8 +188,9 @@ class Consumption(Protocol):
         """
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
-        """Settle each job completely or not at all. Returns None or the error (LeaseLost, Corrupt) of each item, in
-        order.
+        """Settle each job completely or not at all.
+
+        Returns None or the error (LeaseLost, Corrupt) of each item, in order.
         """
 
     def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
@@ -233,8 +234,9 @@ class Queries(Protocol):
         """
 
     def children(self, name: QueueName, job: bytes, limit: int) -> Children:
-        """Return the first jobs that wait or waited for it. Omits children that ended long ago; empty if the job is
-        gone.
+        """Return the first jobs that wait or waited for it.
+
+        Omits children that ended long ago; empty if the job is gone.
         """
 
     def steps(self, name: QueueName, job: bytes) -> Steps:

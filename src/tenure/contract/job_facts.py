@@ -66,7 +66,7 @@ def _place(backend: Backend, name: QueueName, job_id: str) -> tuple[int, bool]:
 
 
 def newest_events(backend: Backend) -> Sequence[Event]:
-    """Return the newest events, oldest first; none if the journal cannot be read, so that the explanation still works."""
+    """Return the newest events, oldest first; none if the journal cannot be read, so that explanations still work."""
     try:
         return backend.newest_events(SEARCHED_EVENTS).events
     except TenureError:

@@ -56,7 +56,7 @@ class TenureResource(ConfigurableResource):
         return self._store
 
     def queue(self, name: str) -> Queue:
-        """A queue of the resource's tenant. Raises InvalidArgument, StoreClosed."""
+        """Return a queue of the resource's tenant. Raises InvalidArgument, StoreClosed."""
         return self.store.queue(name, self.tenant)
 
 

@@ -111,7 +111,10 @@ class Relay:
         return Sent(*(now - then for now, then in zip(self.total, before, strict=True)))
 
     def run(self, stop: threading.Event) -> None:
-        """Send rows as they are committed, until `stop`. Retries unreachable databases and stores, with growing pauses."""
+        """Send rows as they are committed, until `stop`.
+
+        Retries unreachable databases and stores, with growing pauses.
+        """
         pause = self._poll
         while not stop.is_set():
             try:
@@ -181,9 +184,9 @@ class Relay:
         try:
             added = queue.enqueue_many([job for _, job in piece])
         except KeyConflict as exc:
-            taken = dict(exc.conflicts)
-            refusals = [(piece[at][0], f"key {piece[at][1].key!r} belongs to job {job}, which has another payload") for at, job in taken.items()]  # fmt: skip
-            rest = [one for at, one in enumerate(piece) if at not in taken]
+            conflicts = dict(exc.conflicts)
+            refusals = [(piece[at][0], f"key {piece[at][1].key!r} belongs to job {job}, which has another payload") for at, job in conflicts.items()]  # fmt: skip
+            rest = [one for at, one in enumerate(piece) if at not in conflicts]
             return self._refuse(refusals).plus(self._send_piece(name, rest))
         except _FULL as exc:
             if len(piece) > 1 and not isinstance(exc, RateLimited):  # there may be room for some of them

@@ -87,8 +87,9 @@ def add(
 
 
 def delay(connection: Connection, task: Call[P], /, *args: P.args, **kwargs: P.kwargs) -> str:
-    """Run `task.delay(...)` through the outbox: the call is enqueued if your transaction commits. Returns the job's
-    key.
+    """Run `task.delay(...)` through the outbox: the call is enqueued if your transaction commits.
+
+    Returns the job's key.
     """
     return add(connection, task.queue, task.new_job(*args, **kwargs), tenant=task.tenant)
 
@@ -99,7 +100,7 @@ def _execute(connection: Connection, statement: str, values: tuple[object, ...])
 
 
 def _mark(connection: Connection) -> str:
-    """Return the placeholder: `?` for sqlite3; `%s` for psycopg, psycopg2, and Django's connection to either database."""
+    """Return the placeholder: `?` for sqlite3; `%s` for psycopg, psycopg2, and Django's connections."""
     return SQLITE.mark if isinstance(connection, sqlite3.Connection) else POSTGRES.mark
 
 

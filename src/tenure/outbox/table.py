@@ -98,11 +98,11 @@ class OutboxTable:
             f"RETURNING {_ROW_COLUMNS}, {d.now} - sending_since, sending_batch",
             (batch, held, limit),
         )
-        taken = [
+        outbox_rows = [
             OutboxRow._make((*row[:3], _bytes(row[3]), *row[4:-2], None if row[-1] == batch else row[-2]))
             for row in rows
         ]
-        return sorted(taken, key=attrgetter("id"))
+        return sorted(outbox_rows, key=attrgetter("id"))
 
     def remove(self, ids: Collection[int]) -> None:
         self._database.execute(
@@ -154,7 +154,8 @@ class OutboxTable:
 
 
 def _bytes(payload: bytes | memoryview | str) -> bytes:
-    """Return the payload as bytes. SQLite returns what was written, whatever the column's type: text is encoded as
-    UTF-8.
+    """Return the payload as bytes.
+
+    SQLite returns what was written, whatever the column's type: text is encoded as UTF-8.
     """
     return payload.encode() if isinstance(payload, str) else bytes(payload)

@@ -251,7 +251,7 @@ def _write_id(call: Call) -> str:
 
 
 def _scoped_id(call: Call, write_id: str) -> str:
-    """Return the id prefixed by its owner: a tenant, or a token limited to some queues, cannot name another's writes."""
+    """Return the id prefixed by its owner, so that no tenant, and no token for some queues, can name others."""
     return _prefix(call) + write_id
 
 
@@ -302,8 +302,8 @@ def _read(call: Call) -> bytes:
         raise InvalidArgument("the snapshots of this store are not in a folder, and cannot be read as tables")
     # Not `to_builtins`, which omits default values: the reader does not know the defaults.
     fields = {name: getattr(call.request, name) for name in call.request.__struct_fields__}
-    asked = {name: value for name, value in fields.items() if value is not None}
-    return READERS.ask({"folder": info.where, "table": call.path["table"], **asked})
+    selection = {name: value for name, value in fields.items() if value is not None}
+    return READERS.ask({"folder": info.where, "table": call.path["table"], **selection})
 
 
 def journal_slice(call: Call) -> JournalSlice:

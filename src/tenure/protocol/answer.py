@@ -50,7 +50,10 @@ class NotInline(Abandoned):
 
 
 class Exchange:
-    """One request, and what is learned about it on its way to the reply. Attributes already set are not computed again."""
+    """One request, and what is learned about it on its way to the reply.
+
+    Attributes already set are not computed again.
+    """
 
     #: The caller.
     identity: Identity | None = None

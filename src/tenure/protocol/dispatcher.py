@@ -140,7 +140,7 @@ class Dispatcher:
         #: Set when the server stops: waiting requests end.
         self.stopping = False
 
-    # ── understanding ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def head(
         self, operation: Operation, path: dict[str, str], headers: Mapping[str, str], identity: Identity
@@ -201,7 +201,7 @@ class Dispatcher:
         except ValueError as exc:  # text that is not UTF-8
             raise InvalidArgument(f"the request's body: {exc}") from None
 
-    # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── execution ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, request: DecodedRequest) -> object:
         """Carry out a request that does not wait. Raises what the operation raises."""
@@ -269,7 +269,7 @@ class Dispatcher:
         self.stopping = True
         self.in_flight.notify_all()
 
-    # ── replying ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── replies ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
     def reply(request: DecodedRequest, answer: object) -> Reply:

@@ -65,8 +65,9 @@ class Identity(Struct, frozen=True):
         return self.tenant
 
     def queue(self, queue: str, tenant: str | None) -> QueueName:
-        """Return the queue that a request means by that word: a name, or for an operator also `tenant/queue`. Raises
-        NotFound.
+        """Return the queue that a request means by that word: a name, or for an operator also `tenant/queue`.
+
+        Raises NotFound.
         """
         if self.operator and "/" in queue:
             tenant, _, queue = queue.partition("/")

@@ -100,12 +100,12 @@ class RequestsInFlight:
 
         `may` says whether the caller may call an operation of that name, and therefore cancel it.
         """
-        asked = (tenant, subject, request_id)
+        caller_and_id = (tenant, subject, request_id)
         with self._lock:
             entries = [
                 entry
                 for key, outcome in self._outcomes.items()
-                if isinstance(key, RequestKey) and key[:3] == asked and may(key.operation)
+                if isinstance(key, RequestKey) and key[:3] == caller_and_id and may(key.operation)
                 for entry in outcome.entries
             ]
         for entry in entries:

@@ -42,8 +42,9 @@ def enqueue(call: Call) -> object:
 
 
 def _check_flow(call: Call, jobs: Sequence[JobRequest]) -> None:
-    """Check the queues and parents of jobs. Raises NotFound if a job goes to a queue that the token may not name,
-    InvalidArgument if a parent is in one.
+    """Check the queues and parents of jobs.
+
+    Raises NotFound if a job goes to a queue that the token may not name, InvalidArgument if a parent is in one.
     """
     own, name = call.identity.queues, call.name
     for job in jobs:
@@ -165,7 +166,7 @@ def signal(call: Call) -> m.Given:
     return m.Given(call.backend.signal(call.name, call.job, name, payload))
 
 
-# ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def get(call: Call) -> Job:
@@ -278,10 +279,10 @@ def find(call: Call) -> Job:
 
 def _selected_queues(call: Call) -> Collection[str] | None:
     """Return the queues that a list shows, limited to those that the token may name."""
-    asked, own = call.request.queues, call.identity.queues
-    if asked is None:
+    requested, own = call.request.queues, call.identity.queues
+    if requested is None:
         return own
-    names = {checked("queue", name) for name in asked.split(",")}
+    names = {checked("queue", name) for name in requested.split(",")}
     return names if own is None else names & own
 
 
@@ -292,8 +293,8 @@ def list_all(call: Call) -> Page:
 
 def upcoming(call: Call) -> Page:
     query = call.request
-    asked = query.before_ms, query.after_ms, query.limit, query.cursor
-    return call.backend.upcoming(UpcomingRequest(*asked, call.tenant, _selected_queues(call)))
+    bounds = query.before_ms, query.after_ms, query.limit, query.cursor
+    return call.backend.upcoming(UpcomingRequest(*bounds, call.tenant, _selected_queues(call)))
 
 
 #: The most events of one answer; the caller continues with the answer's cursor.

@@ -24,7 +24,7 @@ from tenure.protocol.messages import Problem
 from tenure.protocol.problems import error_of
 
 SIZE = Struct(">IB")
-"""Before each message: its length, and whether it is a problem."""
+"""The head of each message: its length, and whether it is a problem."""
 _COUNT = max(2, os.cpu_count() or 1)
 #: Created here, in one thread: msgspec crashes if two threads inspect the fields of one struct at once.
 _problem = msgspec.json.Decoder(Problem).decode
@@ -93,7 +93,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
 def _exactly(stream: IO[bytes], size: int) -> bytes:
     found = stream.read(size)
     if len(found) != size:
-        raise EOFError("nothing more comes")
+        raise EOFError("the process closed its output")
     return found
 
 

@@ -44,8 +44,9 @@ def client_span(operation: str, headers: MutableMapping[str, str], attributes: A
 def server_span(
     operation: str, headers: Mapping[str, str], attributes: Attributes, *, ends: bool = True
 ) -> Iterator[Span | None]:
-    """Open a server span around a request's work, as a child of the span in its headers. `ends=False`: the caller ends
-    it.
+    """Open a server span around a request's work, as a child of the span in its headers.
+
+    `ends=False`: the caller ends it.
     """
     if not tracing():
         yield None

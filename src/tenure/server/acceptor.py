@@ -44,8 +44,10 @@ class Acceptor:
         in_use: Callable[[], int],
         close_idle: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`connect` turns an accepted socket into a protocol, TLS included, and may raise OSError. `in_use` returns the
-        number of open connections. `close_idle` closes an idle one and returns whether there was one.
+        """`connect` turns an accepted socket into a protocol, TLS included, and may raise OSError.
+
+        `in_use` returns the number of open connections. `close_idle` closes an idle one and returns whether there was
+        one.
         """
         self._listening = listening
         self._connect = connect

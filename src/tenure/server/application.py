@@ -25,7 +25,7 @@ from tenure.server.openapi import openapi
 from tenure.server.request_log import log_entry, plain_headers
 
 document = cache(openapi)
-"""The protocol as OpenAPI; made at its first use."""
+"""The protocol as OpenAPI, generated on first use."""
 
 Page = Callable[[Scope], Awaitable[Reply]]
 

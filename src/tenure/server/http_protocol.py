@@ -281,8 +281,9 @@ class GuardedHttp(HttpToolsProtocol):
 def guarded(
     head_limit: int, idle_seconds: float = IDLE_SECONDS, operations: OperationsApp | None = None
 ) -> type[GuardedHttp]:
-    """Return the protocol with these limits, for uvicorn's `http=`. `operations` answers small requests; None: uvicorn
-    does.
+    """Return the protocol with these limits, for uvicorn's `http=`.
+
+    `operations` answers small requests; None: uvicorn does.
     """
     limits = {"head_limit": head_limit, "idle_seconds": idle_seconds, "operations": operations}
     return type("GuardedHttp", (GuardedHttp,), limits)

@@ -83,8 +83,9 @@ def load_module(name: str) -> ModuleType:
 
 
 def reference_to(app: App) -> str:
-    """Return a reference by which another process imports this app. Raises InvalidArgument if it is in no module's
-    variable.
+    """Return a reference by which another process imports this app.
+
+    Raises InvalidArgument if it is in no module's variable.
     """
     modules = [task.function.__module__ for task in app.tasks.values()]
     for name in [*dict.fromkeys(modules), *list(sys.modules)]:

@@ -79,7 +79,7 @@ class Claimer:
         self.last_error: str | None = None
         self.thread = BackgroundThread("claimer", self._step)
 
-    # ── called by others ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── called by other threads ───────────────────────────────────────────────────────────────────────────────────────
 
     def slot_freed(self) -> None:
         """Count a free slot. Called for every job, so it does almost nothing."""
@@ -99,7 +99,7 @@ class Claimer:
         silent = 0 if sent is None else max(0, now - sent - self._wait_ms)
         return max(silent, 0 if failing is None else now - failing)
 
-    # ── its thread ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the claimer's thread ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _step(self) -> bool:
         if self._stop.is_set():

@@ -126,8 +126,9 @@ class Codec:
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """Encode a call. Raises TypeError for arguments that the function does not take, InvalidArgument for
-        unencodable ones.
+        """Encode a call.
+
+        Raises TypeError for arguments that the function does not take, InvalidArgument for unencodable ones.
         """
         encoded = self._encode_arguments(self._bind(args, kwargs))
         try:
@@ -232,8 +233,9 @@ class Codec:
         return tuple(args), kwargs
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name. A fast path of 1 µs for plain calls; `Signature.bind`, which takes 5 µs, for
-        others.
+        """Return the arguments by name.
+
+        A fast path of 1 µs for plain calls; `Signature.bind`, which takes 5 µs, for others.
         """
         if self._plain and len(args) <= len(self._positional):
             given = dict(zip(self._positional, args, strict=False))
@@ -260,8 +262,9 @@ class Codec:
     # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def encode_result(self, result: Any) -> bytes | None:
-        """Encode a result; None is no result, and is not stored. Raises InvalidArgument if it is not of the annotated
-        type.
+        """Encode a result; None is no result, and is not stored.
+
+        Raises InvalidArgument if it is not of the annotated type.
         """
         if result is None and self._may_return_none:
             return None

@@ -1,4 +1,4 @@
-"""The job that a handler runs: `current_job()`, a context variable, so that threads and coroutines each have their own."""
+"""The job that a handler runs: `current_job()`, a context variable, so each thread and coroutine has its own."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ class CurrentJob:
         return self.steps.step(name, function, *args, **kwargs)
 
     def sleep(self, duration: Duration) -> None:
-        """Release the lease and continue here after the time has passed: see `JobSteps.sleep`. No attempt is counted."""
+        """Release the lease and continue here after the time has passed: see `JobSteps.sleep`.
+
+        No attempt is counted.
+        """
         self.steps.sleep(duration)
 
     @overload
@@ -89,8 +92,9 @@ class CurrentJob:
     def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: type[T]) -> T: ...
 
     def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: Any = bytes) -> Any:
-        """Release the lease and continue here with the signal's payload: see `JobSteps.wait_for`. No attempt is
-        counted.
+        """Release the lease and continue here with the signal's payload: see `JobSteps.wait_for`.
+
+        No attempt is counted.
         """
         return self.steps.wait_for(signal, timeout, as_type)
 
@@ -167,7 +171,10 @@ _current: contextvars.ContextVar[CurrentJob | None] = contextvars.ContextVar("te
 
 
 def current_job() -> CurrentJob:
-    """Return the running job. In a plain call of a task, a stand-in without a queue. Elsewhere raises InvalidArgument."""
+    """Return the running job.
+
+    In a plain call of a task, a stand-in without a queue. Elsewhere raises InvalidArgument.
+    """
     found = _current.get()
     if found is None:
         raise InvalidArgument("no task is running here: current_job() is for handlers")

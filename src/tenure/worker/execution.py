@@ -91,8 +91,9 @@ def _decode(app: App, payload: bytes) -> tuple[Task[Any, Any, Any], tuple[Any, .
 
 
 def _outcome_of_result(task: Task[Any, Any, Any], job: CurrentJob, result: Any) -> Outcome:
-    """Encode the result. Raises Dead if it cannot be stored, or its follow-up jobs cannot be enqueued: a retry would
-    fail the same way.
+    """Encode the result.
+
+    Raises Dead if it cannot be stored, or its follow-up jobs cannot be enqueued: a retry would fail the same way.
     """
     try:
         encoded = task.codec.encode_result(result)

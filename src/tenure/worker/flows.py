@@ -181,8 +181,9 @@ class Flow:
         self.ends = _NO_INPUT
 
     def add(self, call: Signature[Any], *, after: Iterable[Node] = (), on_parent_dead: OnParentDead = "wait") -> Node:
-        """Add a step. Its arguments may be nodes (their results), lists of nodes (the list of their results) and
-        values.
+        """Add a step.
+
+        Its arguments may be nodes (their results), lists of nodes (the list of their results) and values.
 
         `after` are further nodes that it waits for. Raises InvalidArgument if a result does not fit its argument,
         TypeError if arguments are missing.

@@ -76,8 +76,9 @@ class Heartbeat:
         return self._stopped
 
     def _service(self, claim: HeldClaim, now: int) -> int:
-        """Do what is due for a claim; return when to check it again. Catches every exception, so that all claims get
-        their turn.
+        """Do what is due for a claim; return when to check it again.
+
+        Catches every exception, so that all claims get their turn.
         """
         try:
             if now >= claim.heartbeat_at_ms:

@@ -118,7 +118,7 @@ class Worker:
         self._queue_watch: QueueWatch
         self._parts: dict[str, BackgroundThread] = {}
 
-    # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Start claiming and return. `stop` ends it; `run` does both with signals in between."""
@@ -247,7 +247,7 @@ class Worker:
                 return f"{thread.name} fails: {thread.failure}"
         return None
 
-    # ── what the pool calls (contract.PoolHost) ──────────────────────────────────────────────────────────────────────
+    # ── called by the pool (contract.PoolHost) ───────────────────────────────────────────────────────────────────────
 
     def job_ended(self, job: HeldJob, outcome: Outcome) -> None:
         if job.try_settle():
@@ -264,7 +264,7 @@ class Worker:
             self._broken = error
         self._fail(BROKEN, f"the pool broke: {error}")
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── internals ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _make_pool(self) -> Pool:
         if self.pool_name == "thread":

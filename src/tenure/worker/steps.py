@@ -39,8 +39,9 @@ _SYSTEM_CLOCK = SystemClock()
 
 
 class Suspended(BaseException):
-    """Leaves a handler that sleeps or waits; its job is released. Not an `Exception`, so `except Exception` does not
-    catch it.
+    """Leaves a handler that sleeps or waits; its job is released.
+
+    Not an `Exception`, so `except Exception` does not catch it.
     """
 
     def __init__(self, delay_ms: int, until_signal: str | None = None) -> None:

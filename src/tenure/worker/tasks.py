@@ -108,7 +108,7 @@ class Task(Generic[P, C, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    # ── here ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls in this process ────────────────────────────────────────────────────────────────────────────────────────
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Run the function here. `current_job()` is then a stand-in, unless a job is already running."""
@@ -123,7 +123,7 @@ class Task(Generic[P, C, R]):
         with CurrentJobScope(CurrentJob(self.name)):
             return await call
 
-    # ── elsewhere ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls in a worker ────────────────────────────────────────────────────────────────────────────────────────────
 
     def options(
         self,
@@ -182,8 +182,9 @@ class Task(Generic[P, C, R]):
         return job if isinstance(job, NewJob) else NewJob(job)
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """Return the call as a job that is not enqueued, for an outbox. Raises InvalidArgument for unencodable
-        arguments.
+        """Return the call as a job that is not enqueued, for an outbox.
+
+        Raises InvalidArgument for unencodable arguments.
         """
         job = self._job(self.codec.encode_call(args, kwargs), args, kwargs)
         return job if isinstance(job, NewJob) else NewJob(job)

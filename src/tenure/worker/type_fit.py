@@ -41,7 +41,7 @@ def _info(hint: Any) -> types.Type:
 
 
 Pairs = frozenset[tuple[int, int]]
-"""Objects that are being compared already: types may contain themselves."""
+"""Pairs of types that are being compared: types may contain themselves."""
 
 
 def _fits(result: types.Type, argument: types.Type, open_pairs: Pairs) -> bool:

@@ -172,8 +172,9 @@ class Connection:
         return after
 
     def _begin_inline(self, end: int) -> AfterTurn:
-        """Begin the request whose head ends at `end`. TO_THREAD: it is still in the buffer, unless it has been
-        answered.
+        """Begin the request whose head ends at `end`.
+
+        TO_THREAD: it is still in the buffer, unless it has been answered.
         """
         method, target, headers = parse(self._buffer[:end].decode("latin-1"))
         length = headers.get("content-length", "0")
@@ -194,8 +195,9 @@ class Connection:
         return after
 
     def _begin(self, exchange: InlineExchange) -> AfterTurn:
-        """Begin the exchange. TO_THREAD: it needs a thread; or it was refused, and `_unsent` holds the rest of the
-        reply.
+        """Begin the exchange.
+
+        TO_THREAD: it needs a thread; or it was refused, and `_unsent` holds the rest of the reply.
         """
         with self._lock:
             self._busy = True

@@ -193,23 +193,23 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
         parts.setdefault(queue.shard_of(job), []).append(job)
     removed = []
     # A request that is remembered by its id must repeat every step.
-    seen = None if isinstance(core, RememberingCore) else core.filters.cleanup
+    removed_filter = None if isinstance(core, RememberingCore) else core.filters.cleanup
     for shard, jobs in parts.items():
-        if seen is not None:
-            jobs = _existing_jobs(core, shard, jobs, seen)
+        if removed_filter is not None:
+            jobs = _existing_jobs(core, shard, jobs, removed_filter)
         if jobs:
             rows = b"".join([DISCARD.pack(job, tokens[job]) for job in jobs])
             ids = core.call_once(shard.base, "discard", wanted, rows)[0]
             removed += [ids[at : at + 16] for at in range(0, len(ids), 16)]
-    if seen is not None:
+    if removed_filter is not None:
         for job in tokens:  # jobs that this step did not remove are gone already, or cost one more read next time
-            seen.add(job)
+            removed_filter.add(job)
     return removed
 
 
-def _existing_jobs(core: Core, shard: Shard, jobs: list[bytes], seen: RotatingFilter) -> list[bytes]:
+def _existing_jobs(core: Core, shard: Shard, jobs: list[bytes], removed_filter: RotatingFilter) -> list[bytes]:
     """Return the jobs that exist: one read for those that the filter names, instead of a step."""
-    named = [job for job in jobs if job in seen]
+    named = [job for job in jobs if job in removed_filter]
     gone = missing_jobs(core, shard, named) if named else set()
     return [job for job in jobs if job not in gone] if gone else jobs
 

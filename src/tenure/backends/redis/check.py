@@ -140,7 +140,7 @@ def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
     )
 
 
-# ── finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── findings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _find_problems(core: Core, survey: _Survey, repair: bool) -> bool:
@@ -236,9 +236,9 @@ def _of_damaged_state(survey: _Survey, job: bytes, body: bytes) -> tuple[str, by
         return ("remove", job, b"")
     ref, event, time_ms = last
     ended = event.state in lifecycle.TERMINAL
-    kept = ended or event.state == lifecycle.State.BLOCKED
+    keep = ended or event.state == lifecycle.State.BLOCKED
     state = State(
-        1, event.state if kept else int(lifecycle.State.WAITING), event.priority, event.reason,
+        1, event.state if keep else int(lifecycle.State.WAITING), event.priority, event.reason,
         (HAS_KEY if stored.key else 0) | (HAS_GROUP if stored.group else 0), event.attempt, event.max_attempts, 0, event.token, created_ms(job), time_ms,
         time_ms if ended else 0, 0, ref, NO_ID,
     )  # fmt: skip
@@ -349,7 +349,7 @@ def _replayed(survey: _Survey, before: dict[str, int], after: dict[str, int]) ->
                 survey.add("journal", "its last event says that it exists, and it does not", job, ("remove", job, b""))
 
 
-# ── repairing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── repairs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DONE = {
     "counters_row": "recounted",

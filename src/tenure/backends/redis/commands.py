@@ -69,7 +69,7 @@ class Commands:
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
-        """Run a verb that may run twice: it writes nothing, or carries an id by which the server recognizes a repeat."""
+        """Run a verb that may run twice: it writes nothing, or has an id by which the server recognizes a repeat."""
         return self._verb(base, verb, b"", 0, args)
 
     def call_once(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
@@ -78,8 +78,9 @@ class Commands:
             return self._verb(base, verb, request.lane, request.number, args)
 
     def call_remembered(self, base: bytes, verb: str, request: bytes, *args: Arg) -> list[Any]:
-        """Run a verb that writes, as a step of the request with this id. It takes effect once for all callers with that
-        id.
+        """Run a verb that writes, as a step of the request with this id.
+
+        It takes effect once for all callers with that id.
         """
         return self._verb(base, verb, b"r" + request, 0, args)
 
@@ -104,7 +105,7 @@ class Commands:
         """Run a plain command of the server on one key."""
         return self.send(key, args, None)
 
-    # ── sending, and sending again ───────────────────────────────────────────────────────────────────────────────────
+    # ── sending and repeating ────────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, key: bytes, command: Sequence[Arg], confirm: Sequence[Arg] | None) -> Any:
         self.ensure_open()
@@ -215,7 +216,7 @@ class Commands:
         except (redis.RedisError, OSError) as exc:
             raise self._translated(exc) from exc
 
-    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── listeners and closing ────────────────────────────────────────────────────────────────────────────────────────
 
     def listener(self, key: bytes) -> Any:
         """Open a new connection, for the caller alone, to the server that has the key."""

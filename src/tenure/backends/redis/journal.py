@@ -178,7 +178,7 @@ def forget_consumer(core: Core, consumer: str) -> bool:
 
 
 def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
-    """Return a job's events, oldest first, by following links back from the last one; a removed job's is searched for."""
+    """Return a job's events, oldest first, by links back from the last one; a removed job's is searched for."""
     queue = core.shards.find(name)
     if queue is None or job == NO_ID:
         return []

@@ -67,7 +67,10 @@ def _script(head: str, body: str) -> Script:
 
 
 def _library(name: str, body: str, verbs: frozenset[str], readers: frozenset[str]) -> str:
-    """Return the library's source. A library may use almost no Lua while it loads, so its code runs at the first call."""
+    """Return the library's source.
+
+    A library may use almost no Lua while it loads, so its code runs at the first call.
+    """
     lines = [f"#!lua name={name}", "local all", "local function first()", body, _ALL, "end"]
     for verb in sorted(verbs | readers):
         flag = "no-writes" if verb in readers else "allow-oom" if verb in WHEN_FULL else ""

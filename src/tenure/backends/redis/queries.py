@@ -308,7 +308,7 @@ def upcoming(core: Core, request: UpcomingRequest) -> Page:
     return Page(jobs, base64.urlsafe_b64encode(first[limit - 1][0]).decode() if len(first) > limit else None)
 
 
-# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── counts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _NOTHING = Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, removed=0)
 

@@ -204,7 +204,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def steps(self, name: QueueName, job: bytes) -> Steps:
         return self._of_queue("steps", name, f"/jobs/{job.hex()}/steps", None, m.StepList).steps
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, name: QueueName, job: bytes) -> Job | None:
         return self._job("get", name, f"/jobs/{job.hex()}")
@@ -314,7 +314,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
             OPERATIONS["newest_events"], "/v1/events/newest" + query_of(limit=limit), None, None, EventPage
         )
 
-    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── manage ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         replayed = self._of_queue("replay", name, "/replay", m.ReplayBody.of(request), Replayed)

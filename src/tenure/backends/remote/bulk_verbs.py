@@ -24,7 +24,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class BulkVerbs(Requests):
-    # ── bring in ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── restores and staged writes ───────────────────────────────────────────────────────────────────────────────────
 
     def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
         body = m.RestoreBody([m.ImageBody.of(job) for job in jobs])
@@ -80,7 +80,7 @@ class BulkVerbs(Requests):
     def _write(self, verb: str, write_id: str, rest: str, body: object, answers: type[T]) -> T:
         return self._ask(OPERATIONS[verb], f"/v1/writes/{write_word(write_id)}{rest}", None, body, answers)
 
-    # ── read in bulk ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── snapshots and tables ─────────────────────────────────────────────────────────────────────────────────────────
 
     def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
         body = m.TakeBody(ttl_ms, name)

@@ -138,7 +138,7 @@ class TenureTrigger(BaseEventTrigger):
 
 
 class TenureMessages(BaseMessageQueueProvider):
-    """The provider behind `MessageQueueTrigger(scheme="tenure", …)`, whose other arguments are those of TenureTrigger."""
+    """The provider of `MessageQueueTrigger(scheme="tenure", …)`, whose other arguments are those of TenureTrigger."""
 
     scheme = "tenure"
 

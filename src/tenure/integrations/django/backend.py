@@ -172,7 +172,7 @@ class TenureBackend(BaseTaskBackend):
         object.__setattr__(result, "enqueued_at", timezone.now())
         task_enqueued.send(type(self), task_result=result)
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_result(self, result_id: str) -> TaskResult:
         try:
@@ -239,8 +239,9 @@ def _datetime(milliseconds: int) -> datetime:
 
 
 def _error(event: Event) -> TaskError:
-    """Return a failed delivery as Django's error. A handler's error begins with its class, like a traceback's last
-    line.
+    """Return a failed delivery as Django's error.
+
+    A handler's error begins with its class, like a traceback's last line.
     """
     first, trace = split_error(event.text or "the worker was lost, and the lease of the task ran out")
     name = first.partition(":")[0].strip()

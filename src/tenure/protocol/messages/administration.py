@@ -116,15 +116,15 @@ class ScheduleBody(Request):
 
     @classmethod
     def of(cls, schedule: Schedule, *, replace: bool) -> ScheduleBody:
-        said = {
+        fields = {
             name: value for name, value in asdict(schedule).items() if name not in ("name", "tenant", "resumed_at_ms")
         }
-        return cls(**said, replace=replace)
+        return cls(**fields, replace=replace)
 
     def checked(self, name: str, tenant: str) -> Schedule:
         """Raises InvalidArgument."""
-        said = {field: value for field, value in asdict(self).items() if field != "replace"}
-        return Schedule(name=name, tenant=tenant, **said).checked()
+        fields = {field: value for field, value in asdict(self).items() if field != "replace"}
+        return Schedule(name=name, tenant=tenant, **fields).checked()
 
 
 class ScheduleList(Struct, frozen=True):

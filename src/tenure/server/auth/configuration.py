@@ -1,4 +1,7 @@
-"""Build the authenticator from settings. Settings that cannot be secure raise an error, and the server does not start."""
+"""Build the authenticator from settings.
+
+Settings that cannot be secure raise an error, and the server does not start.
+"""
 
 from __future__ import annotations
 

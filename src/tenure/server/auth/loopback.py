@@ -26,7 +26,10 @@ def is_loopback(host: str) -> bool:
 
 
 class LoopbackAuthenticator:
-    """Accepts every caller that addresses loopback as an operator. On a Unix socket (`check_host=False`), every caller."""
+    """Accepts every caller that addresses loopback as an operator.
+
+    On a Unix socket (`check_host=False`), every caller.
+    """
 
     def __init__(self, check_host: bool = True) -> None:
         #: A web page cannot address a Unix socket.

@@ -106,7 +106,7 @@ class GuardedStream(asyncio.BufferedProtocol):
         if self.transport is not None:
             self.transport.abort()
 
-    # ── asyncio's calls ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── callbacks of asyncio ─────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -149,7 +149,7 @@ class GuardedStream(asyncio.BufferedProtocol):
         self._unsent = 0
         self.inner.resume_writing()
 
-    # ── connections that get nowhere ─────────────────────────────────────────────────────────────────────────────────
+    # ── connections without progress ─────────────────────────────────────────────────────────────────────────────────
 
     def _check_progress(self) -> None:
         if self.transport is None:

@@ -110,8 +110,9 @@ class Calls:
             log("RPC", entry, perf_counter() - began)
 
     def check_many(self, what: str, count: int) -> None:
-        """Check a list's length before reading it: a message of a few bytes can declare millions. Raises
-        InvalidArgument.
+        """Check a list's length before reading it: a message of a few bytes can declare millions.
+
+        Raises InvalidArgument.
         """
         limit = self.dispatcher.limits.batch
         if count > limit:
@@ -190,7 +191,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
     async def _call(self, operation: str, request: object = None, **path: str) -> Any:
         return await self._calls.call(operation, self._headers, {"queue": self._queue, **path}, request)
 
-    # ── Queueber's ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── methods of Queueber's schema ─────────────────────────────────────────────────────────────────────────────────
 
     @reporting_problems
     async def add(self, params: Any, results: Any) -> None:
@@ -234,7 +235,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
         for index, job in enumerate(extended.lost):
             lost[index] = bytes.fromhex(job)
 
-    # ── ours ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── methods of Tenure's own ──────────────────────────────────────────────────────────────────────────────────────
 
     @reporting_problems
     async def nack(self, params: Any, results: Any) -> None:

@@ -51,8 +51,9 @@ class Dashboard:
         self.history.stop()
 
     def signed_in(self, scope: Scope) -> Scope:
-        """Return the request with its cookie's token as an Authorization header. Raises Forbidden for another site's
-        page.
+        """Return the request with its cookie's token as an Authorization header.
+
+        Raises Forbidden for another site's page.
         """
         if not self._tokens or not any(name == b"cookie" for name, _ in scope["headers"]):
             return scope

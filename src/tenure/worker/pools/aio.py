@@ -128,8 +128,9 @@ class AsyncPool:
         host.job_ended(job, outcome)
 
     async def _run_in_thread(self, call: Callable[[], Outcome]) -> Outcome:
-        """Run `call` in a thread. It returns exceptions as outcomes: a future cannot carry StopIteration or
-        GeneratorExit.
+        """Run `call` in a thread.
+
+        It returns exceptions as outcomes: a future cannot carry StopIteration or GeneratorExit.
         """
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: context.run(call))

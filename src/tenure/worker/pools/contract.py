@@ -39,7 +39,7 @@ class PoolHost(Protocol):
         """Report that a handler has ended. Settles the job, unless it is settled."""
 
     def slot_freed(self) -> None:
-        """A slot is free again."""
+        """Report that a slot is free again."""
 
     def watch_timeout(self, at_ms: int) -> None:
         """Report that a job's timeout passes at `at_ms`."""

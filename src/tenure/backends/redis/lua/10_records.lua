@@ -1,4 +1,4 @@
--- ── what is kept, as bytes: fixed width, with a checksum ─────────────────────────────────────────────────────────────
+-- ── records as bytes: fixed width, with a checksum ───────────────────────────────────────────────────────────────────
 -- A state carries a sum over its job's id and its fields (L.sum), because it is written and read most often. The other
 -- records carry the first digits of a SHA-1, the only digest in Lua here.
 

@@ -1,4 +1,4 @@
--- ── one step: its time, its events, its counters; begun before anything is read, finished by one write ───────────────
+-- ── one step: its time, events and counters; begun before anything is read, finished by one write ────────────────────
 
 -- commit events time id_time id_seq tiers waiting leased done dead enqueued removed: read by Lua only
 L.COUNTERS = '>I8I8I8I8I8I8I8I8I8I8I8I8'

@@ -1,4 +1,4 @@
--- ── leases: what one still holds, and how it ends ────────────────────────────────────────────────────────────────────
+-- ── leases: their open jobs, and their end ───────────────────────────────────────────────────────────────────────────
 
 function L.put_state(b, id, s) call('HSET', b.base .. ':state', id, L.state_row(id, s)) end
 

@@ -1,4 +1,4 @@
--- ── flows: jobs that wait for jobs of the same shard, as queueing/flows.py decides it ────────────────────────────────
+-- ── flows: jobs that wait for jobs of the same shard, as in queueing/flows.py ────────────────────────────────────────
 -- A job with parents lists them in :parents, and each parent lists it in :children. While a parent has not ended, the
 -- job is in :blocked, and :waits counts the open parents. The step that ends the last parent makes the job ready.
 
@@ -131,7 +131,7 @@ verbs.enqueue_flow = function(keys, args)
   return L.finish(b, {prefix, there})
 end
 
--- ── what the end of a parent means ──
+-- ── the end of a parent ──
 
 -- Record that a job ended or is removed: `outcome` is DONE, DEAD, GONE, or nil for one that was done before. `gone`:
 -- not kept.
@@ -214,7 +214,7 @@ function L.unblock(b, id)
   L.wait_again(b, id, s)
 end
 
--- ── looking ──
+-- ── queries ──
 
 -- Whether a done job past its retention stays, because a child that may read its result has not ended.
 function L.keep_for_children(b, id, s)
@@ -262,7 +262,7 @@ readers.children = function(keys, args)
   return reply
 end
 
--- ── checking ──
+-- ── check ──
 
 -- Recount a job's open parents. One whose state cannot be read counts as open.
 function L.open_parents(b, id)

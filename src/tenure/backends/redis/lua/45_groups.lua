@@ -1,4 +1,4 @@
--- ── groups: those of one priority take turns, and each has limits of its own ─────────────────────────────────────────
+-- ── groups: those of one priority take turns, and each has its own limits ────────────────────────────────────────────
 --
 -- A group with a ready job of a priority, and room, has a place in :turn<priority>, ordered by virtual time: the number
 -- of its claimed jobs, divided by its weight. The group with the least is next. A group without a ready job before some
@@ -28,7 +28,7 @@ function L.group_in(body)
   return string.match(sub(body, BYTES.BODY + 1, BYTES.BODY + key), '%z([^%z]+)$')
 end
 
--- ── what verbs tell ──
+-- ── changes recorded by verbs ──
 
 function L.group_change(b, name)
   b.changed = b.changed or {}
@@ -96,7 +96,7 @@ function L.leave_group(b, id, s)
   if L.has(s.flags, HAS_GROUP) then call('HDEL', b.base .. ':groupof', id) end
 end
 
--- ── what is kept of a group ──
+-- ── rows of groups ──
 
 -- nil: none; false: damaged
 function L.group_of(base, name)
@@ -154,7 +154,7 @@ function L.save_group(b, name, g, new)
   if new then call('ZADD', b.base .. ':groups', 0, name) end
 end
 
--- ── places ──
+-- ── places in turn ──
 
 -- The virtual time of the next member. All groups that arrive in one step come after the same one.
 function L.turn_time(b, priority)

@@ -1,4 +1,4 @@
--- ── steps and signals: values stored under a job, each once, by its name, as queueing/steps.py decides it ────────────
+-- ── steps and signals: values stored once under a job, by name, as in queueing/steps.py ──────────────────────────────
 -- The holder of the live lease stores a step; anyone may send a signal. A delivery that waits for a signal is released.
 -- The release checks for the signal, and the signal checks for the wait, each in its own step: none is missed.
 -- A job that has any, or waits for a signal, has HAS_STEPS in its state and a row in :steps, which check reads.
@@ -123,7 +123,7 @@ readers.steps = function(keys, args)
   return call('HGETALL', keys[1] .. ':steps:' .. args[4])
 end
 
--- ── checking ──
+-- ── check ──
 
 -- How many steps a job has, their total bytes, and the fields that cannot be read.
 function L.count_steps(b, id)

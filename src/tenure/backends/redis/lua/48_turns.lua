@@ -1,4 +1,4 @@
--- ── claims by turns: the groups of one priority, the one that was given least first ──────────────────────────────────
+-- ── claims by turns: the groups of one priority, the least served first ──────────────────────────────────────────────
 
 -- A heap of members, by virtual time; at equal times, those that the claim has not served yet come first.
 function L.before(x, y)

@@ -25,7 +25,7 @@ function L.payload_bytes(body)
   return #body - BYTES.BODY - 4 - key - headers
 end
 
--- ── limits: how many are held at once, how many are handed out a second ──
+-- ── limits: jobs leased at once, jobs claimed a second ──
 
 -- How far the bucket is from full, in nanoseconds.
 function L.taken_ns(b)

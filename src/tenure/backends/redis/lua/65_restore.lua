@@ -1,4 +1,4 @@
--- ── restore: jobs as they stood in another store, or in an archive ───────────────────────────────────────────────────
+-- ── restore: jobs as they were in another store, or in an archive ────────────────────────────────────────────────────
 
 -- Decide which of the new jobs hold their key; those that must and cannot are refused. Jobs that have not ended come
 -- first.
@@ -22,7 +22,7 @@ function L.restored_keys(b, new, refused)
   return held
 end
 
--- ── parents, as queueing/restored_links.py decides it ──
+-- ── parents, as in queueing/restored_links.py ──
 
 function L.restored_parents(packed)
   local found = {}

@@ -1,4 +1,4 @@
--- ── queries: nothing here writes, but for a consumer's place in the journal ──────────────────────────────────────────
+-- ── queries: nothing here writes, except a consumer's position in the journal ────────────────────────────────────────
 
 -- Further facts of few jobs: for a leased one its lease, for a blocked one on_parent_dead, for one that waits for a
 -- signal its name.

@@ -1,4 +1,4 @@
--- ── schedules that are made at run time, in the registry, as queueing/schedules.py decides it ───────────────────────
+-- ── schedules made at run time, in the registry, as in queueing/schedules.py ────────────────────────────────────────
 -- The part of a schedule that changes (FORMAT.SCHEDULE) comes before the client's text, and is sealed with it.
 
 function L.schedules_key(base, tenant) return base .. ':schedules:' .. tenant end

@@ -1,4 +1,4 @@
--- ── requests that are sent again act once ────────────────────────────────────────────────────────────────────────────
+-- ── repeated requests take effect once ───────────────────────────────────────────────────────────────────────────────
 
 -- A request has a lane and a number in it, or an id of its own instead of the lane and the number 0. Its answer is
 -- stored beside its writes, in the same step. A repeated request gets that answer; one that arrives late, after a later

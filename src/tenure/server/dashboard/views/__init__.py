@@ -65,7 +65,7 @@ VIEWS: dict[str, View] = {
 def shown(view: View, viewer: Viewer, query: Mapping[str, str]) -> bytes:
     """Return the view as JSON. Raises InvalidArgument, NotFound."""
     try:
-        asked = msgspec.convert(dict(query), view.asks, strict=False)
+        parameters = msgspec.convert(dict(query), view.asks, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidArgument(str(exc)) from None
-    return msgspec.json.encode(view.show(viewer, asked))
+    return msgspec.json.encode(view.show(viewer, parameters))

@@ -77,21 +77,21 @@ def _nodes(viewer: Viewer, found: Mapping[str, FlowJob]) -> list[FlowNode]:
     parents = {one.id: [parent for parent in one.parents if parent in found] for one in found.values()}
     nodes = []
     for one, (layer, place) in layout(parents).items():
-        job, told = found[one].job, found[one]
-        seen = viewer.identity.sees(told.tenant, QueueName(told.tenant, told.queue))
+        job, flow_job = found[one].job, found[one]
+        visible = viewer.identity.sees(flow_job.tenant, QueueName(flow_job.tenant, flow_job.queue))
         nodes.append(
             FlowNode(
                 id=one,
-                queue=told.queue,
-                state=told.state,
+                queue=flow_job.queue,
+                state=flow_job.state,
                 layer=layer,
                 place=place,
                 parents=parents[one],
                 attempt=0 if job is None else job.attempt,
                 created_at_ms=None if job is None else job.created_at_ms,
                 ended_at_ms=None if job is None else job.ended_at_ms,
-                error=headline(job.error) if job is not None and job.error and seen else None,
-                linked=job is not None and seen,
+                error=headline(job.error) if job is not None and job.error and visible else None,
+                linked=job is not None and visible,
             )
         )
     return nodes

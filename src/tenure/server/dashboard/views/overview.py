@@ -91,9 +91,9 @@ def _busiest_first(info: QueueInfo) -> tuple[int, str, str]:
 
 
 def queue_row(history: History, info: QueueInfo, now_ms: int) -> QueueRow:
-    kept, counts = history.of(QueueName(info.tenant, info.queue)), info.counts
-    rate_in, rate_out = (None, None) if kept is None else kept.rates(info, now_ms)
-    ins, outs = moved(() if kept is None else list(kept.minutes), now_ms)
+    queue_history, counts = history.of(QueueName(info.tenant, info.queue)), info.counts
+    rate_in, rate_out = (None, None) if queue_history is None else queue_history.rates(info, now_ms)
+    ins, outs = moved(() if queue_history is None else list(queue_history.minutes), now_ms)
     return QueueRow(
         tenant=info.tenant,
         queue=info.queue,

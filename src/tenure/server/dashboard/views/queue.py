@@ -48,7 +48,7 @@ class QueueView(Struct):
 def show(viewer: Viewer, query: QueueQuery) -> QueueView:
     name = viewer.name(query.tenant, query.queue)
     info, now_ms = viewer.info(name), viewer.backend.now_ms()
-    kept = viewer.history.of(name)
+    queue_history = viewer.history.of(name)
     assert isinstance(info.policy, Policy)
     return QueueView(
         row=queue_row(viewer.history, info, now_ms),
@@ -56,8 +56,8 @@ def show(viewer: Viewer, query: QueueQuery) -> QueueView:
         done=info.counts.done,
         removed=info.counts.removed,
         policy=info.policy,
-        charts=_charts([] if kept is None else list(kept.minutes), now_ms),
-        last_claim_ms=None if kept is None else kept.last_claim_ms,
+        charts=_charts([] if queue_history is None else list(queue_history.minutes), now_ms),
+        last_claim_ms=None if queue_history is None else queue_history.last_claim_ms,
         since_ms=viewer.history.since_ms,
     )
 
