@@ -267,6 +267,8 @@ def _targets(
     given: dict[str, pa.Array], default: QueueName | None, rejects: _Rejects
 ) -> list[tuple[QueueName, np.ndarray[Any, Any] | None]]:
     """The queues of a batch, each with the rows that go there; None: all of them."""
+    if default is not None and "tenant" not in given and "queue" not in given:
+        return [(default, None)]
     columns = []
     for kind in ("tenant", "queue"):
         column = given.get(kind)
@@ -283,7 +285,7 @@ def _targets(
     if columns[0].null_count:
         columns[0] = pc.fill_null(columns[0], "default")
     if "tenant" not in given and "queue" not in given:
-        return [] if default is None else [(default, None)]
+        return []
     for kind, column in zip(("tenant", "queue"), columns, strict=True):
         wrong = _bools(pc.invert(pc.match_substring_regex(column, _NAMES[kind])))
         rejects.add(wrong, lambda row, kind=kind, column=column: _name_reason(kind, column[row].as_py()))  # type: ignore[misc]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,25 +107,40 @@ class _Shapes(NamedTuple):
 
 
 class _Payloads:
-    """A column of payloads: each of them, and all of them as they lie in Arrow's memory."""
+    """A column of payloads, as bytes objects or as they lie in Arrow's memory."""
 
     def __init__(self, column: pa.Array) -> None:
         """`column` is of large binaries, at least one, none of them null."""
         _, offsets, values = column.buffers()
-        count = len(column)
-        ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + count + 1]
+        ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        self._column = column
         self._values = memoryview(b"" if values is None else values)
         self._ends: list[int] = ends.tolist()
         sizes = ends[1:] - ends[:-1]
         self.longest = int(sizes.max())
-        self.each: list[bytes]
-        if self.longest and sizes.min() == self.longest:
-            self.each = np.frombuffer(values, f"V{self.longest}", count, self._ends[0]).tolist()
-        else:
-            self.each = column.to_numpy(zero_copy_only=False).tolist()
+        self._width = self.longest if sizes.min() == self.longest else 0
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def each(self, first: int, end: int) -> Sequence[bytes]:
+        """The payloads at these places.
+
+        Callers take few at a time: a hundred objects that are freed at once stay in the processor's cache.
+        """
+        if self._width:
+            return _slots(self._width, end - first).unpack_from(self._values, self._ends[first])
+        found: list[bytes] = self._column.slice(first, end - first).to_numpy(zero_copy_only=False).tolist()
+        return found
 
     def packed(self, first: int, end: int) -> memoryview:
+        """The same payloads side by side."""
         return self._values[self._ends[first] : self._ends[end]]
+
+
+@lru_cache(64)
+def _slots(width: int, count: int) -> Struct:
+    return Struct(f"{width}s" * count)
 
 
 class _QueueFiles:
@@ -157,19 +174,18 @@ class _QueueFiles:
         if each:
             self._add_segments(ids.tobytes(), payloads, each)
         else:
-            self._add_rows(ids, _listed(keys), payloads.each, columns)
+            self._add_rows(ids, _listed(keys), payloads.each(0, len(payloads)), columns)
 
     def _add_segments(self, ids: bytes, payloads: _Payloads, each: int) -> None:
         """Make segments of `each` jobs, which are nothing but a payload."""
         shape = LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
         made: list[tuple[bytes, bytes]] = []
-        for begin in range(0, len(payloads.each), each):
-            part = payloads.each[begin : begin + each]
-            end = begin + len(part)
+        for begin in range(0, len(payloads), each):
+            end = min(begin + each, len(payloads))
             key = keyspace.of_queue(self._target.number, ids[16 * end - 16 : 16 * end])
-            packed = payloads.packed(begin, end)
+            part, packed = payloads.each(begin, end), payloads.packed(begin, end)
             made.append((key, records.encode_packed_segment(self._now, ids[16 * begin : 16 * end], part, packed)))
-            self._runs.append((len(part), shape))
+            self._runs.append((end - begin, shape))
         self._table(SEGMENTS, filtered=True).put_many(made)
 
     def _add_rows(
