@@ -14,6 +14,7 @@ import numpy as np
 
 from tenure.bulk import arrays, blocks, layouts
 from tenure.bulk.arrays import Array, Bools, Fields, Ints
+from tenure.errors import Corrupt
 from tenure.storage import records
 from tenure.storage.engine import Row, Run, Walk
 from tenure.storage.segments import SegmentRows
@@ -82,7 +83,8 @@ class StateColumns:
 class JobColumns:
     """Rows of `jobs`: their keys, joined, their heads, and where the rest of each lies in `data`.
 
-    The rest is the idempotency key, the headers and the payload, one after another.
+    The rest is the idempotency key, the headers and the payload, one after another. Jobs of a segment that were read
+    without their payloads have none there (`jobs`).
     """
 
     def __init__(self, keys: bytes, heads: Fields, data: bytes, starts: Ints, lengths: Ints) -> None:
@@ -94,10 +96,13 @@ class JobColumns:
     def key(self, at: int) -> bytes:
         return self.keys[at * KEY_BYTES : (at + 1) * KEY_BYTES]
 
-    def stored(self, at: int) -> bytes:
-        """The whole value of a job that is stored as a row."""
-        before = self.starts[at] - layouts.JOB.itemsize
-        return self.data[before : self.starts[at] + self.lengths[at] + len(_NO_SUM)]
+    def group(self, at: int) -> bytes:
+        """The name of the group of a job whose head has version 2. Raises Corrupt if it has none."""
+        start = int(self.starts[at])
+        group = records.named_group(self.data[start : start + int(self.heads["key_bytes"][at])])
+        if not group:
+            raise Corrupt("its group is missing", self.key(at)[4:].hex(), key=self.key(at))
+        return group
 
     def part(self, begin: int, end: int) -> JobColumns:
         """The rows from one place to another; `data` stays as it is."""
@@ -115,7 +120,7 @@ class JobColumns:
 
 def states(walk: Walk, limit: int) -> StateColumns:
     """The next rows of `state`; fewer than `limit` only at the walk's end. Raises Corrupt for a damaged row."""
-    pieces = _gathered(walk, limit, 2**62, _stored_states, _segment_states, lambda piece: 0)
+    pieces = _gathered(walk, limit, 2**62, _stored_states, _segment_states, _no_bytes, _no_bytes)
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
@@ -128,13 +133,23 @@ def states(walk: Walk, limit: int) -> StateColumns:
     )
 
 
-def jobs(walk: Walk, limit: int, most_bytes: int, known: StateColumns) -> JobColumns:
+def jobs(walk: Walk, limit: int, most_bytes: int, known: StateColumns, *, payloads: bool = True) -> JobColumns:
     """The next rows of `jobs`; fewer than `limit` only at the walk's end, or where they are more than `most_bytes`.
 
-    `known` are the states that should go with them, whose keys are not made a second time.
+    `known` are the states that should go with them, whose keys are not made a second time. Without `payloads`, those of
+    segments are neither copied nor counted.
     """
-    of_segments = partial(_segment_jobs, known=known)
-    return _joined(_gathered(walk, limit, most_bytes, _stored_jobs, of_segments, lambda piece: len(piece.data)))
+    of_segments = partial(_segment_jobs, known=known, payloads=payloads)
+    weigh = _payload_bytes if payloads else _no_bytes
+    return _joined(_gathered(walk, limit, most_bytes, _stored_jobs, of_segments, lambda piece: len(piece.data), weigh))
+
+
+def _no_bytes(_: object) -> int:
+    return 0
+
+
+def _payload_bytes(run: SegmentRows) -> int:
+    return sum([body.payload_bytes(first, end) for first, end, body in _bodies([run])])
 
 
 def jobs_of(rows: Sequence[Row]) -> JobColumns:
@@ -149,8 +164,12 @@ def _gathered(
     of_rows: Callable[[Sequence[Row]], T],
     of_segments: Callable[[Sequence[SegmentRows]], T],
     size_of: Callable[[T], int],
+    size_of_run: Callable[[SegmentRows], int],
 ) -> list[T]:
-    """The next rows, as pieces of stored rows and of neighbouring segments."""
+    """The next rows, as pieces of stored rows and of neighbouring segments.
+
+    It stops once they weigh `most_bytes`, by `size_of` a piece of stored rows and `size_of_run` rows of a segment.
+    """
     pieces: list[T] = []
     size, step = 0, blocks.STEP
     segments: list[SegmentRows] = []
@@ -161,7 +180,7 @@ def _gathered(
         for run in runs:
             if _is_column(run):
                 segments.append(run)
-                size += sum([body.payload_bytes(first, end) for first, end, body in _bodies([run])])
+                size += size_of_run(run)
                 step = _STEP
                 continue
             if segments:
@@ -255,17 +274,20 @@ def _segment_states(runs: Sequence[SegmentRows]) -> StateColumns:
     return StateColumns(_keys(runs, counts), np.frombuffer(heads, layouts.STATE), events, counts, runs)
 
 
-def _segment_jobs(runs: Sequence[SegmentRows], known: StateColumns) -> JobColumns:
+def _segment_jobs(runs: Sequence[SegmentRows], known: StateColumns, *, payloads: bool) -> JobColumns:
     counts = np.array([len(run) for run in runs])
     bodies = _bodies(runs)
     named = [records.key_and_group(b"", body.group) for _, _, body in bodies]
     sizes, rests = list[bytes](), list[bytes | memoryview]()
     for (first, end, body), group in zip(bodies, named, strict=True):
         sizes.append(body.packed_sizes(first, end))
-        rests.append(group + group.join(body.payloads(first, end)) if group else body.packed_payloads(first, end))
+        if not payloads:
+            rests.append(group * (end - first))
+        else:
+            rests.append(group + group.join(body.payloads(first, end)) if group else body.packed_payloads(first, end))
     payload_bytes = np.frombuffer(b"".join(sizes), ">u4").astype(np.int64)
     group_bytes = np.array(list(map(len, named)), np.int64).repeat(counts)
-    lengths = payload_bytes + group_bytes
+    lengths = payload_bytes + group_bytes if payloads else group_bytes
     heads = np.zeros(len(lengths), layouts.JOB)
     heads["version"] = np.where(group_bytes, records.V2, records.V1)
     heads["created_at_ms"] = np.array([body.created_at_ms for _, _, body in bodies], np.int64).repeat(counts)

@@ -37,7 +37,8 @@ _REASONS = (None, "max_attempts", "failed")
 
 def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     size = _FIRST_ROWS
-    states, jobs = moment.reader.walk(keyspace.STATE, begin, end), _Jobs(moment.reader, end)
+    states = moment.reader.walk(keyspace.STATE, begin, end)
+    jobs = _Jobs(moment.reader, end, payloads="payload" in query.columns)
     while True:
         rows = left = job_columns.states(states, size)
         seen = 0
@@ -64,17 +65,17 @@ def _reads_jobs(query: Query) -> bool:
 
 
 class _Jobs:
-    """The rows of `jobs` that go with those of `state`."""
+    """The rows of `jobs` that go with those of `state`, with or without the payloads of segments."""
 
-    def __init__(self, reader: Snapshot, end: bytes) -> None:
-        self._reader, self._end = reader, end
+    def __init__(self, reader: Snapshot, end: bytes, *, payloads: bool) -> None:
+        self._reader, self._end, self._payloads = reader, end, payloads
         self._walk: Walk | None = None
         self._at = b""
 
     def following(self, begin: bytes, states: StateColumns) -> JobColumns:
         """Those from `begin` on, which must be of these states; only the first of them, where they are large."""
         keys = states.keys
-        found = job_columns.jobs(self._from(begin), len(states), _BATCH_BYTES, states)
+        found = job_columns.jobs(self._from(begin), len(states), _BATCH_BYTES, states, payloads=self._payloads)
         if len(found.data) >= _BATCH_BYTES:
             keys = keys[: len(found.keys)]
         self._at = keys[-KEY_BYTES:] + b"\0"
@@ -387,7 +388,7 @@ class _Chunk:
         if not _reads_jobs(self._query):
             return self._looked_up_groups()
         grouped = np.flatnonzero(self._heads["version"] == records.V2).tolist()
-        return {at: _group(self._jobs, at) for at in grouped}
+        return {at: self._jobs.group(at) for at in grouped}
 
     def _looked_up_groups(self) -> dict[int, bytes]:
         """The same where no other column needs the rows of `jobs`: they are read of jobs that have a group, few at a time."""
@@ -396,7 +397,7 @@ class _Chunk:
         for begin in range(0, len(grouped), _SPARSE_ROWS):
             places = grouped[begin : begin + _SPARSE_ROWS]
             rows = self._job_rows.few(self._keys[places].tobytes())
-            found.update((place, _group(rows, at)) for at, place in enumerate(places.tolist()))
+            found.update((place, rows.group(at)) for at, place in enumerate(places.tolist()))
         return found
 
     def column_group(self) -> pa.Array:
@@ -512,10 +513,6 @@ class _Chunk:
                 )
                 self.bytes_seen += notes.result_bytes
         return self._noted(results, pa.binary())
-
-
-def _group(rows: JobColumns, at: int) -> bytes:
-    return records.decode_job(rows.stored(at), rows.key(at)[4:]).group
 
 
 #: Made while the module is imported, by one thread: see `records.structs`.

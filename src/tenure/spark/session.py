@@ -43,6 +43,9 @@ def session(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # The line of Python that every expression was made at, sent to Java with it: more calls than the expressions.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # Java builds a batch for Python outside its heap, in buffers that double as they fill, one set for each task.
+        # Payloads have up to 8 MiB; batches of 10,000 small rows stay below this.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": JAVA,

@@ -74,6 +74,7 @@ from tenure.storage.records.jobs import (
     job_rows,
     join_parts,
     key_and_group,
+    named_group,
     split_parts,
 )
 from tenure.storage.records.journal import (
@@ -300,6 +301,7 @@ __all__ = [
     "job_rows",
     "join_parts",
     "key_and_group",
+    "named_group",
     "new_lease",
     "new_tuple",
     "pack_alike_event",
