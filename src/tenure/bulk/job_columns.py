@@ -1,7 +1,7 @@
 """The rows of `state` and `jobs` as columns.
 
-Stored rows are joined, checked and viewed as arrays. Jobs of a segment are never made into rows: what they share is
-repeated, and their ids and payloads are taken from the segment as they lie there, many segments at once.
+Stored rows are joined, checked and viewed as arrays. Jobs of a segment do not become rows: the fields they share are
+repeated, and their ids and payloads are copied from many segments at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tenure.storage.engine import Row, Run, Walk
 from tenure.storage.segments import SegmentRows
 
 KEY_BYTES = layouts.OF_QUEUE.itemsize
-#: Jobs of segments that are taken at once: some twenty segments. Of stored rows it is fewer (`blocks.STEP`).
+#: Jobs that are taken from segments in one step (some twenty segments). A step of stored rows is `blocks.STEP`.
 _STEP = 2048
 _NO_SUM = bytes(4)
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class StateColumns:
         return StateColumns(keys, self.each(self.heads)[keep], self.last_events[keep])
 
     def keys_of(self, runs: Sequence[SegmentRows]) -> bytes | None:
-        """The joined keys of these jobs, if the rows begin with the same ones; None if that cannot be told."""
+        """The joined keys of the jobs in `runs`, if these rows begin with the same runs; else None."""
         if len(runs) > len(self._runs):
             return None
         for mine, other in zip(self._runs, runs, strict=False):
@@ -197,7 +197,7 @@ def _gathered(
 
 
 def _is_column(run: Run) -> TypeGuard[SegmentRows]:
-    """Whether it is neighbouring jobs of a segment that is stored and sound; others become rows, and are checked."""
+    """Whether a run can be decoded as columns: neighbouring jobs of a stored, undamaged segment. Other runs become rows."""
     if isinstance(run, list):
         return False
     body = run.segment.body
@@ -252,7 +252,7 @@ def _joined(pieces: Sequence[JobColumns]) -> JobColumns:
 
 
 def _bodies(runs: Sequence[SegmentRows]) -> list[tuple[int, int, records.Segment]]:
-    """(first place, end, segment) of each."""
+    """The (first place, end, segment) of each run."""
     return [(run.places[0], run.places[-1] + 1, run.segment.body) for run in runs]  # type: ignore[misc]  # stored ones (`_is_column`)
 
 
@@ -266,7 +266,7 @@ def _keys(runs: Sequence[SegmentRows], counts: Ints) -> bytes:
 
 
 def _segment_states(runs: Sequence[SegmentRows]) -> StateColumns:
-    """What a segment's state says, for each job; last events stand side by side."""
+    """The states of a segment's jobs: they share the segment's state, and their last events are consecutive."""
     counts = np.array([len(run) for run in runs])
     heads = b"".join([records.segment_state_row(run.segment.state) + _NO_SUM for run in runs])
     firsts = np.array([run.segment.state.last_event + run.places[0] for run in runs], np.int64)
@@ -298,5 +298,5 @@ def _segment_jobs(runs: Sequence[SegmentRows], known: StateColumns, *, payloads:
 
 
 def _index_in_each(counts: Ints) -> Ints:
-    """0, 1, 2, … anew for each group of so many."""
+    """0, 1, 2, … counted from 0 again in each group; `counts` are the sizes of the groups."""
     return np.arange(int(counts.sum())) - (np.cumsum(counts) - counts).repeat(counts)

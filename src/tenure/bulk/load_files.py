@@ -1,8 +1,9 @@
-"""Jobs as sorted files: what one attempt of a bulk load makes, for a store in the same file system.
+"""Sorted files of jobs: what one task attempt writes for a bulk load, in the store's own file system.
 
-One set of files a queue: jobs that are nothing but a payload as segments, the others as rows. Rows come in the order of their ids, which are made here: the load's time, then the partition,
-then a count from a random start, so that two attempts, two partitions or two loads never make the same one. `delay` and
-`ttl` count from the load's beginning, which is the time its jobs say they were created at.
+Each queue has one set of files. Jobs that have only a payload are stored as segments, all others as rows. This module
+makes the ids, in ascending order: the load's time, then the partition, then a count from a random start. Two attempts,
+two partitions or two loads therefore never make the same id. `delay` and `ttl` count from the load's beginning, which is
+also the `created_at` of its jobs.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class LoadWriter:
 
 
 class _Shapes(NamedTuple):
-    """What a batch's jobs are like, but for their payloads: a value each, in stored units."""
+    """The fields of a batch's jobs that their states need: one array for each field, in stored units."""
 
     priority: Ints
     flags: Ints
@@ -148,7 +149,7 @@ class _QueueFiles:
         self._folder, self._name, self._now, self._target = folder, name, now_ms, target
         self._tables: dict[int, TableWriter] = {}
         self._keys: list[bytes] = []
-        #: Of the jobs that are rows.
+        #: The ids and shapes of jobs that are stored as rows.
         self._ids: list[Bytes] = []
         self._shapes: list[_Shapes] = []
         self._runs: list[tuple[int, LoadShape]] = []
@@ -157,7 +158,7 @@ class _QueueFiles:
         self._members: list[int] = []
 
     def add(self, ids: Bytes, rows: pa.RecordBatch) -> None:
-        """Jobs in the order of their ids, with the columns of `incoming.STAGED`, or those of them that are not null."""
+        """Add jobs in the order of their ids. `rows` has columns of `input_rows.STAGED`; those that are null may be left out."""
         ids[:, MARK] = np.frombuffer(queue_mark(self._target.number), np.uint8)
         columns = {
             name: column
@@ -177,7 +178,7 @@ class _QueueFiles:
             self._add_rows(ids, _listed(keys), payloads.each(0, len(payloads)), columns)
 
     def _add_segments(self, ids: bytes, payloads: _Payloads, each: int) -> None:
-        """Make segments of `each` jobs, which are nothing but a payload."""
+        """Add jobs that have only a payload, as segments of `each` jobs."""
         shape = LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
         made: list[tuple[bytes, bytes]] = []
         for begin in range(0, len(payloads), each):
@@ -207,7 +208,7 @@ class _QueueFiles:
             self._runs.append((count, shape))
 
     def _table(self, space: int, *, filtered: bool = False) -> TableWriter:
-        """The file of a space, begun with its first row: one without a row cannot be made."""
+        """The file of a space, made when its first row is added: RocksDB makes no file without rows."""
         if space not in self._tables:
             self._tables[space] = TableWriter(str(table_path(self._folder, self._name, space)), filtered=filtered)
         return self._tables[space]
