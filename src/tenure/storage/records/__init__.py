@@ -75,6 +75,7 @@ from tenure.storage.records.jobs import (
     job_rows,
     join_parts,
     key_and_group,
+    named_group,
     split_parts,
 )
 from tenure.storage.records.journal import (
@@ -301,6 +302,7 @@ __all__ = [
     "job_rows",
     "join_parts",
     "key_and_group",
+    "named_group",
     "new_lease",
     "new_tuple",
     "pack_alike_event",
