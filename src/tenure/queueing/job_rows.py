@@ -1,4 +1,4 @@
-"""The rows of jobs, read and decoded: one row or many, damage being an answer for the job it befell."""
+"""Reads and decodes the rows of one or many jobs. A damaged row gives an error in its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenure.storage.records import (
 
 
 def read_states(reader: Reader, prefix: bytes, jobs: Sequence[bytes]) -> Sequence[StateRecord | Corrupt | None]:
-    """The states of these jobs of one queue, whose keys begin with `prefix`; None where there is none."""
+    """The states of jobs of one queue, whose keys begin with `prefix`; None for a job that does not exist."""
     if len(jobs) != 1:
         return decode_states(get_each(reader, STATE, [prefix + job for job in jobs]), jobs)
     (job,) = jobs
@@ -29,7 +29,7 @@ def read_states(reader: Reader, prefix: bytes, jobs: Sequence[bytes]) -> Sequenc
 
 
 def read_bodies(reader: Reader, prefix: bytes, jobs: Sequence[bytes]) -> Sequence[JobRecord | Corrupt]:
-    """What never changes about these jobs, which have to be there."""
+    """The immutable rows of jobs of one queue; a missing row is damage."""
     if len(jobs) != 1:
         return decode_jobs(get_each(reader, JOBS, [prefix + job for job in jobs]), jobs)
     (job,) = jobs
