@@ -38,7 +38,7 @@ def encoding_of(asked: str, test: str, *, otherwise: bool) -> str:
 _STARTED_AGAIN = {
     "test_a_lease_outlives_a_restart_of_the_machine",
     "test_after_a_step_back_and_reopening_no_lease_revives_and_nothing_is_early",
-    "test_it_outlives_the_process_that_took_it",
+    "test_a_snapshot_outlives_the_process_that_took_it",
     "test_the_calendar_far_in_the_future_and_back",
 }
 

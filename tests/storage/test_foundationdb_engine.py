@@ -23,7 +23,7 @@ from tenure.storage import keyspace
 from tenure.storage.engines.foundationdb import FoundationEngine
 from tenure.storage.engines.foundationdb.engine import ClaimWidth
 from tenure.testing import fdb
-from tenure.testing.conformance.world import all_events, assert_sound, assert_told_right
+from tenure.testing.conformance.world import all_events, assert_sound, assert_valid_journal
 from tenure.testing.fdb.cluster import Cluster
 from tenure.testing.fdb.faults import Faults, Rates
 from tenure.testing.fdb.harness import follow
@@ -300,7 +300,7 @@ def test_the_journal_is_the_same_before_and_after_it_is_folded():
     engine_of(store)._fold()
     assert all_events(store) == before
     assert {id: queue.timeline(id) for id in lives} == lives
-    assert_told_right(before)
+    assert_valid_journal(before)
 
 
 def test_a_journal_of_large_rows_is_folded_in_several_transactions():
