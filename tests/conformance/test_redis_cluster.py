@@ -11,7 +11,7 @@ from tests.backends.redis.servers import Cluster, RedisHarness, running
 
 pytestmark = pytest.mark.xdist_group("redis-cluster")
 
-#: Where several queues, and so several nodes, have to do with each other.
+#: Themes that involve several queues, and so several nodes.
 THEMES = ("claim", "events", "policies", "requests", "staging")
 
 if os.environ.get("LH_TESTS") != "full":

@@ -1,6 +1,6 @@
 """The conformance suite on queues of four partitions: some themes always, all with LH_TESTS=full.
 
-Order is approximate there (`traits.order`), and so are claims: one takes from one partition.
+Their order is approximate (`traits.order`): a claim takes jobs of one partition.
 """
 
 import os
@@ -14,7 +14,7 @@ from tests.backends.redis.servers import RedisHarness, Server, running
 
 pytestmark = pytest.mark.xdist_group("redis")
 
-#: Where a queue's partitions have to do with each other.
+#: Themes that involve several partitions of a queue.
 THEMES = ("claim", "settle")
 
 if os.environ.get("LH_TESTS") != "full":

@@ -1,4 +1,4 @@
-"""The conformance suite where every plain job is a segment, be it alone in it: in memory always, on RocksDB with LH_TESTS=full."""
+"""The conformance suite with every plain job in a segment, even a single one: in memory; RocksDB with LH_TESTS=full."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The conformance suite through the owner's listener: over a Unix socket, with RocksDB or memory behind it."""
+"""The conformance suite through the owner's listener, over a Unix socket, with a store on RocksDB or in memory."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""Power cuts while threads work: every image of the disk opens to a prefix of the history, whole, or is refused.
+"""Power losses while threads work: every image of the disk opens to a prefix of the history, or is refused.
 
-POWER_IMAGES sets how many images an engine has (48 if not said; `make test-crash` says 20,000). Each case records a working
-process once for every few hundred of its images. Of images that are equal one is opened; what was acknowledged at the
-moment of each is looked for in what it opened to.
+POWER_IMAGES sets the number of images for each engine (default 48; `make test-crash`: 20,000). Each case records a
+working process once for every few hundred images. Of equal images one is opened; the opened store must contain all
+calls that were acknowledged at each image's point in time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tests.crash.said import Said
 
 ROOT = Path(__file__).parents[2]
 IMAGES = int(os.environ.get("POWER_IMAGES", "48"))
-#: Images of one recorded run, at most; and the calls of its process.
+#: The most images of one recorded run; and the number of calls of its process.
 A_RUN = 600
 CALLS = 150
-#: A folder for images that are judged wrong.
+#: A folder for failing images.
 KEEP = Path(os.environ["POWER_KEEP"]) if "POWER_KEEP" in os.environ else None
 
 pytestmark = [
@@ -41,7 +41,7 @@ pytestmark = [
 
 
 class NextBoot(SystemClock):
-    """The machine was started again, a day later: what was only written may be gone, and every lease has ended."""
+    """The clock after a restart of the machine a day later: unsynced data may be lost, and every lease has ended."""
 
     def boot_id(self) -> str:
         return "after the power cut"
@@ -52,7 +52,7 @@ class NextBoot(SystemClock):
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where the system has room for files there: a sync is then free."""
+    """A folder in memory if the system has one: syncs are free there."""
     shared = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(prefix="tenure-power-", dir=shared if os.access(shared, os.W_OK) else None))
     yield made
@@ -60,7 +60,7 @@ def folder() -> Iterator[Path]:
 
 
 def events(url: str, again: set[tuple[str, int]] | None = None, **options: Any) -> list[tuple[Any, ...]]:
-    """All that ever happened in the store, after a check of all it holds; `again` gets what is claimed then."""
+    """Check the store and return all its events; `again` gets the deliveries that a claim returns then."""
     if url.startswith("rocksdb:"):
         options["listen"] = False
     with tenure.open(url, sweep=False, clock=NextBoot(), **options) as store:
@@ -79,7 +79,7 @@ def events(url: str, again: set[tuple[str, int]] | None = None, **options: Any) 
 
 
 def given_again(store: tenure.Store) -> set[tuple[str, int]]:
-    """(job, token) of all that the store gives to whoever claims."""
+    """(job, token) of all jobs that can be claimed."""
     found: set[tuple[str, int]] = set()
     for info in store.queues():
         queue = store.queue(info.queue, tenant=info.tenant)
@@ -89,17 +89,17 @@ def given_again(store: tenure.Store) -> set[tuple[str, int]]:
 
 
 class Opened(NamedTuple):
-    """What one image opened to: so many events of the history, or a refusal."""
+    """The result of opening an image: the number of events of the history, or a refusal."""
 
     events: int
-    #: (job, token) of all that was claimed then.
+    #: (job, token) of all deliveries that were claimed then.
     again: frozenset[tuple[str, int]]
     refusal: str
     set_aside: bool
 
 
 class Recorded:
-    """One recorded run of a working process, and what each of its images opened to, by the image's digest."""
+    """One recorded run of a working process, and the result of opening each image, by its digest."""
 
     def __init__(self, run: Path, engine: str, durability: str, threads: int, logs: str, chance: random.Random) -> None:
         shutil.rmtree(run, ignore_errors=True)
@@ -109,7 +109,7 @@ class Recorded:
         worker = [sys.executable, "-m", "tests.crash.power_worker", f"{engine}:{run / 'data'}", durability]
         command = [*worker, str(run / "log"), str(chance.randrange(2**31)), str(threads), str(CALLS), logs]
         self.steps = record(command, run / "data", run / "log", run / "trace", ROOT)
-        #: From here on there is a store.
+        #: The step from which on the folder is a store.
         self.made = next(n for n, step in enumerate(self.steps) if step.path.endswith("/FORMAT.new"))
         self.history = events(f"{engine}:{run / 'data'}")
         self._places = {(kind, job): place for place, (_, _, kind, job, _) in reversed(list(enumerate(self.history)))}
@@ -124,7 +124,7 @@ class Recorded:
         self._heard = len(self.images.said)
 
     def opened(self, image: Image, target: Path, claims: bool = True) -> Opened:
-        """What the image opens to. Of equal images one is opened."""
+        """Open the image, or return the result of an equal one."""
         found = self._opened.get(image.digest)
         if found is None:
             image.write(target)
@@ -146,7 +146,7 @@ class Recorded:
         return len(self._opened)
 
     def missing(self, events: int) -> set[tuple[str, str]]:
-        """What was acknowledged by now, and is not among the first so many events."""
+        """Calls that are acknowledged by now and are not among the first `events` events."""
         nowhere = len(self.history)
         return {known for known in self.said.acknowledged if self._places.get(known, nowhere) >= events}
 
@@ -157,38 +157,38 @@ class Outcomes:
         self.wrong: list[str] = []
 
 
-def judge(run: Recorded, target: Path, told: Outcomes) -> None:
+def judge(run: Recorded, target: Path, outcomes: Outcomes) -> None:
     image = run.images.cut(run.said.marks)
     if "FORMAT" not in image.files:
         return  # it was not a store yet
-    told.images += 1
-    told.cut += bool(image.lost)
+    outcomes.images += 1
+    outcomes.cut += bool(image.lost)
     found = run.opened(image, target)
     if found.refusal:
-        told.refused += 1
+        outcomes.refused += 1
         print(f"refused: {found.refusal} (lost: {image.lost})")
         keep(image, "refused")
         return
-    told.aside += found.set_aside
-    told.opened += 1
+    outcomes.aside += found.set_aside
+    outcomes.opened += 1
     given = run.said.given
     if run.durability == "disk":
         missing = run.missing(found.events)
         assert not missing, f"acknowledged and lost: {missing} (lost: {image.lost})"
     claimed = {(job_id, token) for _, _, kind, job_id, token in run.history[: found.events] if kind == "claimed"}
-    told.lost_claims += len(given - claimed)
+    outcomes.lost_claims += len(given - claimed)
     twice = given & found.again
     assert not twice, f"tokens given twice: {twice} (lost: {image.lost})"
 
 
 def keep(image: Image, name: str) -> None:
-    """Leave the image in POWER_KEEP, if there is such a folder."""
+    """Copy the image to the folder POWER_KEEP, if it is set."""
     if KEEP is not None:
         image.write(KEEP / f"{name}-{image.digest.hex()[:12]}")
 
 
 def moments(run: Recorded, count: int, chance: random.Random) -> list[int]:
-    """When the power goes: half of them, if possible, where two logs have bytes that are not durable."""
+    """Points of power loss: half of them, if possible, where two logs have bytes that are not durable."""
     steps = run.steps
     images = Images(steps, run.images.folder, run.images.log, chance)
     two = []
@@ -201,10 +201,10 @@ def moments(run: Recorded, count: int, chance: random.Random) -> list[int]:
 
 
 def cut_the_power(folder: Path, engine: str, durability: str, threads: int, logs: str, images: int) -> Outcomes:
-    """So many images of one kind of run."""
+    """Open `images` images of one kind of run."""
     seed = int(os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(2**32))
     print(f"CRASH_SEED={seed}")
-    chance, told, began, cpu = random.Random(seed), Outcomes(), time.monotonic(), time.process_time()
+    chance, outcomes, began, cpu = random.Random(seed), Outcomes(), time.monotonic(), time.process_time()
     while images > 0:
         count = min(images, A_RUN)
         images -= count
@@ -212,31 +212,31 @@ def cut_the_power(folder: Path, engine: str, durability: str, threads: int, logs
         for moment in moments(run, count, chance):
             run.play(moment)
             try:
-                judge(run, folder / "image", told)
+                judge(run, folder / "image", outcomes)
             except AssertionError as error:
-                told.wrong.append(f"at {moment} of {len(run.steps)}: {error}"[:500])
-        told.distinct += run.distinct
+                outcomes.wrong.append(f"at {moment} of {len(run.steps)}: {error}"[:500])
+        outcomes.distinct += run.distinct
     print(
-        f"{engine}, {durability}, {threads} threads, logs by {logs}: {told.images} images ({told.distinct} distinct), "
-        f"{told.opened} opened ({told.aside} with logs set aside), "
-        f"{told.refused} refused, {len(told.wrong)} wrong; {told.cut} had lost bytes; {told.lost_claims} claims lost, "
+        f"{engine}, {durability}, {threads} threads, logs by {logs}: {outcomes.images} images ({outcomes.distinct} distinct), "
+        f"{outcomes.opened} opened ({outcomes.aside} with logs set aside), "
+        f"{outcomes.refused} refused, {len(outcomes.wrong)} wrong; {outcomes.cut} had lost bytes; {outcomes.lost_claims} claims lost, "
         f"no token given twice; {time.monotonic() - began:.0f} s, {time.process_time() - cpu:.0f} s of a core"
     )
-    return told
+    return outcomes
 
 
 @pytest.mark.parametrize("logs", ["driver", "own"])
 @pytest.mark.parametrize("threads", [1, 4, 16])
 @pytest.mark.parametrize("durability", ["os", "disk"])
 def test_power_cut(folder: Path, durability: str, threads: int, logs: str) -> None:
-    told = cut_the_power(folder, "rocksdb", durability, threads, logs, max(1, IMAGES // 12))
-    assert not told.wrong, "\n".join(told.wrong[:10])
+    outcomes = cut_the_power(folder, "rocksdb", durability, threads, logs, max(1, IMAGES // 12))
+    assert not outcomes.wrong, "\n".join(outcomes.wrong[:10])
 
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_power_cut_of_lmdb(folder: Path, threads: int) -> None:
-    """Pages that were written in place and not synced are missing or torn, one by one."""
-    told = cut_the_power(folder, "lmdb", "disk", threads, "driver", max(1, IMAGES // 2))
-    assert not told.wrong, "\n".join(told.wrong[:10])
-    assert not told.refused
-    assert told.cut
+    """Pages that were written in place and not synced are missing or torn, independently."""
+    outcomes = cut_the_power(folder, "lmdb", "disk", threads, "driver", max(1, IMAGES // 2))
+    assert not outcomes.wrong, "\n".join(outcomes.wrong[:10])
+    assert not outcomes.refused
+    assert outcomes.cut
