@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -22,18 +20,6 @@ from tenure.protocol.dispatcher import Dispatcher
 from tenure.server.service import Bind, Service, listening
 from tenure.server_settings import Limits, Server
 from tenure.testing.harness import EngineHarness, Harness, Part
-
-#: The encoding of each test. By default half of the tests use JSON with the server and MessagePack with the listener,
-#: and the other half the reverse: every test runs in both encodings. ALL_ENCODINGS=1: every test with all four
-#: pairings.
-ENCODINGS = ("json", "msgpack") if os.environ.get("ALL_ENCODINGS") else ("in turn",)
-
-
-def encoding_of(asked: str, test: str, *, otherwise: bool) -> str:
-    if asked != "in turn":
-        return asked
-    return ("json", "msgpack")[(crc32(test.encode()) + otherwise) % 2]
-
 
 #: Tests that close and reopen the store: they simulate a restart of the process or the machine.
 _STARTED_AGAIN = {

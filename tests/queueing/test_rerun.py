@@ -1,7 +1,8 @@
-"""The conformance suite on engines that run every transaction's function more than once.
+"""The conformance suite on engines that run every transaction's function more than once, each test on one of them.
 
-`TwiceEngine` discards the first run of every transaction, and requires the same answer from the second. `StaleEngine` runs
-it first on the store as it was one commit ago, as if another process had committed in between. (`tests/machine` runs both.)
+`TwiceEngine` discards the first run of every transaction, and requires the same answer from the second. `StaleEngine`
+runs it first on the store as it was one commit ago, as if another process had committed in between. (`tests/machine` runs
+both, too; ALL_COMBINATIONS=1 runs each test on both.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tenure.storage.engine import Transaction
 from tenure.storage.engines.memory import MemoryEngine, ReadOwnWrite
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tenure.testing.harness import EngineHarness, engine_of
+from tests.combinations import ALL_COMBINATIONS, in_turn
+from tests.conformance.selection import TESTS
 from tests.machine.places import MemoryPlace
 from tests.machine.rerun import StaleEngine, TwiceEngine
 
@@ -40,7 +43,14 @@ class RerunHarness(EngineHarness):
         return Store(backend, sweeper=Sweeper(clock, 1.0) if sweep else None)
 
 
-@pytest.fixture(params=[TwiceEngine, StaleEngine], ids=["twice", "stale"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "rerunning" in metafunc.fixturenames:
+        test, engines = metafunc.function.__name__, [TwiceEngine, StaleEngine]
+        chosen = [in_turn(test, engines)] if test in TESTS and not ALL_COMBINATIONS else engines
+        metafunc.parametrize("rerunning", chosen, indirect=True)
+
+
+@pytest.fixture
 def rerunning(request: pytest.FixtureRequest) -> Rerunning:
     engine: Rerunning = request.param
     return engine

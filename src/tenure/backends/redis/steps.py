@@ -15,7 +15,7 @@ from tenure.model.step import Step, steps_limit_error
 
 
 def record_step(core: Core, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
-    """Store a step's value, unless there is one: the value that is stored. Raises LeaseLost, TooLarge."""
+    """Store a step's value unless it has one; return the stored value. Raises LeaseLost, TooLarge."""
     queue = core.shards.find(name)
     if queue is None:
         raise LeaseLost(proof.job.hex(), proof.token)
@@ -28,7 +28,7 @@ def record_step(core: Core, name: QueueName, proof: Proof, step: str, value: byt
 
 
 def signal(core: Core, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
-    """Give a job a signal; False if it has one of that name. Raises NotFound, TooLarge."""
+    """Send a signal to a job; False if it has one of that name. Raises NotFound, TooLarge."""
     queue = core.shards.find(name)
     reply = [-1]
     if queue is not None:
@@ -40,7 +40,7 @@ def signal(core: Core, name: QueueName, job: bytes, signal: str, payload: bytes)
 
 
 def steps(core: Core, name: QueueName, job: bytes) -> list[Step]:
-    """The steps and signals of a job, in the order in which they were stored. Raises Corrupt."""
+    """Return the steps and signals of a job, in the order in which they were stored. Raises Corrupt."""
     queue = core.shards.find(name)
     if queue is None:
         return []

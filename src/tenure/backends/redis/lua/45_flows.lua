@@ -260,7 +260,7 @@ readers.children = function(keys, args)
   return reply
 end
 
--- ── checking ──
+-- ── check ──
 
 -- Recount a job's open parents. A parent whose state cannot be read counts as open.
 function L.open_parents(b, id)

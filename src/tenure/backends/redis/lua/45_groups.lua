@@ -11,9 +11,9 @@
 -- waiting leased at_limit; its rate's bucket: a time, and the nanoseconds after it until the bucket is full
 L.GROUP_ROW = '>I8I8I4I8d'
 L.GROUP_BYTES = 36
--- Used instead of a priority in :parked: delete the row of an idle group; revise the groups after this name.
 -- The fraction of a job by which an arriving group comes before groups that are served again at the same virtual time.
 L.SOONER = 1e-6
+-- Used instead of a priority in :parked: delete the row of an idle group; revise the groups after this name.
 L.FORGET, L.REVISE = LIMIT.FORGET_GROUP, LIMIT.REVISE_GROUPS
 
 -- The tier (:t0 .. :t19) of a waiting job.
@@ -156,7 +156,7 @@ function L.save_group(b, name, g, new)
   if new then call('ZADD', b.base .. ':groups', 0, name) end
 end
 
--- ── places ──
+-- ── places in turn ──
 
 -- The virtual time of the next member. All members that arrive in one call are placed after the same one.
 function L.turn_time(b, priority)

@@ -123,7 +123,7 @@ readers.steps = function(keys, args)
   return call('HGETALL', keys[1] .. ':steps:' .. args[4])
 end
 
--- ── checking ──
+-- ── check ──
 
 -- The number of a job's steps, their bytes, and the fields that cannot be read.
 function L.count_steps(b, id)

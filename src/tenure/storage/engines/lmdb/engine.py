@@ -104,6 +104,8 @@ class LmdbEngine:
             self._gate.leave()
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        if os.getpid() != self._owner:
+            raise _forked()  # before the gate: a thread of the parent may have held its lock, and is not here to release it
         self._make_room()
         txn = self._begin()
         try:
