@@ -184,11 +184,9 @@ class _Load:
         if self._groups:
             self._count_groups(unit)
         self._core.turns.offer(unit, unit.offers or {})
-        last = self._commit
-        for row in self._journal:
-            last = tx.append(keyspace.JOURNAL, row)
+        tx.journal += self._journal
         if self._journal:
-            self._core.journal_end = last, self._number, self._now
+            self._core.journal_end = tx.next_append(keyspace.JOURNAL), self._number, self._now
         tx.delete(keyspace.META, self._key)
         record, total = self._record, sum(self._counts.values())
         if record.chunk is not None:

@@ -53,6 +53,7 @@ from tenure.storage.records.framing import (
     new_tuple,
     pack_crc,
     seal,
+    seal_short,
     unpack_crc,
     unseal,
 )
@@ -311,6 +312,7 @@ __all__ = [
     "pack_state",
     "rebase_journal",
     "seal",
+    "seal_short",
     "seal_state",
     "seal_states",
     "segment_state_row",
