@@ -4,59 +4,61 @@
    An action is one transaction. Its name is the event that it writes to the journal (model/specification.py has
    the same names; tests/proofs/test_specification.py compares them). docs/specification.md maps each to its code.
 
-       db    the newest state, in the memory of the process that owns the store
-       disk  what a power cut leaves: an earlier db, whole. `Synced` copies db to disk.
-       given the proofs (job, lease, token) that workers hold. They keep them for ever and use them at any moment,
-             so a worker that pauses past its lease, comes back, or repeats a request needs no action of its own.
+       db            the newest state, in the memory of the process that owns the store
+       disk          the state that survives a power loss: an earlier, complete db. `Synced` copies db to disk.
+       given         the proofs (job, lease, token) that workers hold. Workers keep them for ever and use them at any
+                     time, so a worker that pauses past its lease, or repeats a request, needs no action of its own.
+       pending       answers that callers get at the next sync
+       acknowledged  by job: the newest version whose caller has its answer
 
-   Time is relative: a job counts down until it is visible (wait), a lease until it ends (left). `Tick` counts.
-   disk does not count: a store that is opened again finds what it wrote, and some time has passed since then by
-   its calendar. None, if the calendar was set back: the store's time never goes behind its last write. *)
+   Time is relative: a job counts down to its visibility time (wait), a lease to its end (left). `Tick` counts down.
+   disk does not count down: when a store is opened again, the time since its last write has passed by the calendar,
+   or none, if the calendar was set back: the store's time never goes back behind its last write. *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
     Jobs,         \* ids of jobs that producers may enqueue: 1, 2, ...
-    Keys,         \* idempotency keys that they may use; 0 stands for none
-    Child,        \* the job that is enqueued `after` job 1; 0: none is
+    Keys,         \* idempotency keys that producers may use; 0 is no key
+    Child,        \* the job that is enqueued `after` job 1; 0: there is none
     MaxAttempts,
     LeaseTime,    \* ticks
-    Delay,        \* ticks that a retried job waits, and a new one may
-    Budget,       \* how often, altogether, someone releases, replays, extends, cancels, pauses, or the power fails
-    Signals,      \* TRUE: a delivery may be given back until its job has a signal, which anybody may send once
-    SoftClaims,   \* a claim is answered before it is durable (DESIGN 9); the epoch then keeps tokens apart
-    Broken        \* "nothing", or the name of a deliberate mistake
+    Delay,        \* ticks that a retried job waits; a new job may wait too
+    Budget,       \* the total number of releases, replays, extensions, cancellations, pauses and power losses
+    Signals,      \* TRUE: a delivery may be released until its job has a signal, which is sent at most once
+    SoftClaims,   \* a claim is answered before it is durable (ADR 0037); the epoch then keeps tokens distinct
+    Broken        \* "nothing", or the name of a deliberate defect
 
-VARIABLES db, disk, given, pending, told, twice, budget, lastLease, epoch
+VARIABLES db, disk, given, pending, acknowledged, twice, budget, lastLease, epoch
 
-vars == <<db, disk, given, pending, told, twice, budget, lastLease, epoch>>
+vars == <<db, disk, given, pending, acknowledged, twice, budget, lastLease, epoch>>
 
 None == 0
 EpochSize == 100
-\* Enough for every run: a power cut may lose all claims, a release or replay allows more.
+\* Enough for every run: a power loss may undo all claims, a release or replay allows more.
 MaxLease == Cardinality(Jobs) * MaxAttempts * (Budget + 1) + Budget
 Leases == 1..MaxLease
 NoJob == [state |-> "gone", token |-> 0, attempt |-> 0, wait |-> 0, lease |-> None, key |-> None, version |-> 0,
           signal |-> FALSE,    \* it has the signal
-          awaits |-> 0,        \* the token of the delivery that was given back until the signal
-          \* What only the invariants look at:
-          deliveries |-> 0,    \* since it was enqueued or replayed, without those that were given back
+          awaits |-> 0,        \* the token of the delivery that was released until the signal
+          \* Read by the invariants only:
+          deliveries |-> 0,    \* since it was enqueued or replayed, without released ones
           by |-> 0,            \* the token of the proof that settled it last
-          wrong |-> "no",      \* how its last step broke a promise
-          succeeded |-> FALSE] \* it was done once
+          wrong |-> "no",      \* how its last step violated an invariant
+          succeeded |-> FALSE] \* it has been done
 
 Init ==
     /\ db = [job |-> [j \in Jobs |-> NoJob], left |-> [l \in Leases |-> 0], paused |-> FALSE]
     /\ disk = db
     /\ given = {}
     /\ pending = {}
-    /\ told = [j \in Jobs |-> 0]
+    /\ acknowledged = [j \in Jobs |-> 0]
     /\ twice = FALSE
     /\ budget = Budget
     /\ lastLease = 0
     /\ epoch = 1
 
 ---------------------------------------------------------------------------------------------------------------
-(* What is asked of a proof: a job is settled only by the holder of its live lease. *)
+(* The check of a proof: a job is settled only by the holder of its live lease. *)
 
 Live(l) == db.left[l] > 0 \/ Broken = "settles after the end"
 Holds(p) ==
@@ -65,15 +67,15 @@ Holds(p) ==
     /\ (job.lease = p.lease /\ job.token = p.token) \/ Broken = "settles by job id"
     /\ Live(p.lease) \/ (Broken = "settles by job id" /\ db.left[job.lease] > 0)
 
-(* A transaction: the jobs that change, and what their caller will be told once it is durable. *)
+(* A transaction: the changed jobs, and the answers that the caller gets once it is durable. *)
 Commit(jobs, answers) ==
     /\ db' = [db EXCEPT !.job = [j \in Jobs |-> IF jobs[j] = db.job[j] THEN jobs[j]
                                                 ELSE [jobs[j] EXCEPT !.version = db.job[j].version + 1]]]
     /\ IF Broken = "answers before the sync"
-       THEN /\ told' = [j \in Jobs |-> IF jobs[j] = db.job[j] THEN told[j] ELSE db.job[j].version + 1]
+       THEN /\ acknowledged' = [j \in Jobs |-> IF jobs[j] = db.job[j] THEN acknowledged[j] ELSE db.job[j].version + 1]
             /\ UNCHANGED pending
        ELSE /\ pending' = pending \cup answers
-            /\ UNCHANGED told
+            /\ UNCHANGED acknowledged
     /\ UNCHANGED <<disk, epoch>>
 
 Acknowledges(j) == [verb |-> "written", job |-> j, version |-> db.job[j].version + 1, proof |-> [job |-> j, lease |-> None, token |-> 0]]
@@ -110,7 +112,7 @@ Claimed(taken) ==
     /\ l \in Leases
     /\ ~db.paused \/ Broken = "delivers while paused"
     /\ \A j \in taken : Ready(j)
-    \* A soft claim waits until the jobs that it hands out are durable.
+    \* A soft claim waits until the jobs that it delivers are durable.
     /\ SoftClaims => \A j \in taken : disk.job[j].version = db.job[j].version
     /\ db' = [db EXCEPT
            !.job = [j \in Jobs |-> IF j \notin taken THEN db.job[j] ELSE
@@ -127,7 +129,7 @@ Claimed(taken) ==
                                            p \in proofs}
             /\ UNCHANGED given
     /\ lastLease' = l
-    /\ Keep /\ UNCHANGED <<disk, told, twice, epoch>>
+    /\ Keep /\ UNCHANGED <<disk, acknowledged, twice, epoch>>
 
 Settle(p, job) ==
     LET before == db.job[p.job]
@@ -158,7 +160,7 @@ Retried(p) ==
     /\ Settle(p, [db.job[p.job] EXCEPT !.state = "waiting", !.wait = Delay])
     /\ Keep
 
-(* `release`, and `snooze`, which also says when. `until`: or as soon as the job has the signal, which it may have already. *)
+(* `release`, or `snooze` with a delay w. `until`: ready earlier, as soon as the job has the signal. *)
 Released(p, w, until) ==
     LET job == db.job[p.job]
         has == until /\ job.signal IN
@@ -180,9 +182,9 @@ Extended(l) ==
     /\ db.left[l] < LeaseTime
     /\ \E j \in Jobs : db.job[j].state = "leased" /\ db.job[j].lease = l
     /\ db' = [db EXCEPT !.left[l] = LeaseTime]
-    /\ Spend /\ UNCHANGED <<disk, given, pending, told, twice, lastLease, epoch>>
+    /\ Spend /\ UNCHANGED <<disk, given, pending, acknowledged, twice, lastLease, epoch>>
 
-(* Anybody signals a job. One that still waits for it (no delivery came between) is ready now. *)
+(* A signal is sent to a job. If the job still waits for it (no later delivery), it becomes ready. *)
 Signalled(j) ==
     LET job == db.job[j]
         mine == job.awaits = job.token \/ Broken = "a signal wakes any job"
@@ -195,7 +197,7 @@ Signalled(j) ==
     /\ Keep /\ UNCHANGED <<given, twice, lastLease>>
 
 ---------------------------------------------------------------------------------------------------------------
-(* Time: any claim, or the sweeper, finds leases that are over. *)
+(* Time: any claim, or the sweeper, takes over expired leases. *)
 
 Over(j) == db.job[j].state = "leased" /\ (db.left[db.job[j].lease] = 0 \/ Broken = "takes over early") /\ Broken # "nobody takes over"
 Cut(j) == IF db.left[db.job[j].lease] > 0 THEN "cut short" ELSE "no"
@@ -228,7 +230,7 @@ Tick ==
        \/ \E j \in Jobs : db.job[j].state = "waiting" /\ db.job[j].wait > 0
     /\ db' = [db EXCEPT !.left = [l \in Leases |-> IF @[l] > 0 THEN @[l] - 1 ELSE 0],
                         !.job = [j \in Jobs |-> [@[j] EXCEPT !.wait = IF @ > 0 THEN @ - 1 ELSE 0]]]
-    /\ UNCHANGED <<disk, given, pending, told, twice, budget, lastLease, epoch>>
+    /\ UNCHANGED <<disk, given, pending, acknowledged, twice, budget, lastLease, epoch>>
 
 ---------------------------------------------------------------------------------------------------------------
 (* Administrators *)
@@ -245,35 +247,35 @@ Replayed(j) ==
 QueuePaused ==
     /\ ~db.paused
     /\ db' = [db EXCEPT !.paused = TRUE]
-    /\ Spend /\ UNCHANGED <<disk, given, pending, told, twice, lastLease, epoch>>
+    /\ Spend /\ UNCHANGED <<disk, given, pending, acknowledged, twice, lastLease, epoch>>
 
 QueueResumed ==
     /\ db.paused
     /\ db' = [db EXCEPT !.paused = FALSE]
-    /\ Keep /\ UNCHANGED <<disk, given, pending, told, twice, lastLease, epoch>>
+    /\ Keep /\ UNCHANGED <<disk, given, pending, acknowledged, twice, lastLease, epoch>>
 
 ---------------------------------------------------------------------------------------------------------------
-(* The disk, and the power *)
+(* Syncs and power losses *)
 
-(* All who wait are answered. *)
+(* A sync: all waiting callers get their answers. *)
 Synced ==
     /\ disk # db \/ pending # {}
     /\ disk' = db
-    /\ told' = [j \in Jobs |-> LET mine == {a.version : a \in {b \in pending : b.job = j}} \cup {told[j]} IN
+    /\ acknowledged' = [j \in Jobs |-> LET mine == {a.version : a \in {b \in pending : b.job = j}} \cup {acknowledged[j]} IN
                    CHOOSE v \in mine : \A w \in mine : w <= v]
     /\ given' = given \cup {a.proof : a \in {b \in pending : b.verb = "claimed"}}
     /\ pending' = {}
     /\ UNCHANGED <<db, twice, budget, lastLease, epoch>>
 
-(* The power fails; the store is opened again. By its calendar, `passed` ticks have gone since its last write: also
-   none, if the calendar was set back, or more than went, if it was set forward. *)
+(* A power loss; then the store is opened again. By the calendar, `passed` ticks have passed since its last write:
+   perhaps none, if the calendar was set back, or too many, if it was set forward. *)
 Crash(passed) ==
     /\ db' = [disk EXCEPT !.left = [l \in Leases |-> IF @[l] > passed THEN @[l] - passed ELSE 0],
                           !.job = [j \in Jobs |-> [@[j] EXCEPT !.wait = IF @ > passed THEN @ - passed ELSE 0]]]
     /\ disk' = db'
     /\ pending' = {}
     /\ epoch' = epoch + 1
-    /\ Spend /\ UNCHANGED <<given, told, twice, lastLease>>
+    /\ Spend /\ UNCHANGED <<given, acknowledged, twice, lastLease>>
 
 ---------------------------------------------------------------------------------------------------------------
 
@@ -307,10 +309,10 @@ OnlyWhileItLives == \A j \in Jobs : db.job[j].wrong # "late"
 (* "At any time one delivery of a job is live." *)
 OneLiveDelivery == \A p, q \in given : p.job = q.job /\ Holds(p) /\ Holds(q) => p = q
 
-(* The fencing token: no two deliveries of a job have the same. *)
+(* Fencing tokens: no two deliveries of a job have the same token. *)
 TokensNeverRepeat == \A p, q \in given : p.job = q.job /\ p.token = q.token => p = q
 
-(* A lease lasts as long as was promised. *)
+(* A lease lasts as long as it was granted for. *)
 LeasesAreKept == \A j \in Jobs : db.job[j].wrong # "cut short"
 
 (* A delivery is settled once. *)
@@ -319,8 +321,8 @@ SettledOnce == ~twice
 (* "max_attempts=3 is three deliveries, whatever ends each of them." *)
 AttemptsAreDeliveries == \A j \in Jobs : db.job[j].attempt = db.job[j].deliveries /\ db.job[j].attempt <= MaxAttempts
 
-(* "Every acknowledged write is there", also after a power cut. *)
-AcknowledgedIsThere == \A j \in Jobs : db.job[j].version >= told[j]
+(* "Every acknowledged write is there", also after a power loss. *)
+AcknowledgedIsThere == \A j \in Jobs : db.job[j].version >= acknowledged[j]
 
 (* "An idempotency key makes one job." *)
 OneJobPerKey == \A i, j \in Jobs : i # j /\ db.job[i].key # None => db.job[i].key # db.job[j].key
@@ -328,14 +330,14 @@ OneJobPerKey == \A i, j \in Jobs : i # j /\ db.job[i].key # None => db.job[i].ke
 (* "No job is delivered early", nor while its queue is paused. *)
 NotEarly == \A j \in Jobs : db.job[j].wrong \notin {"early", "paused"}
 
-(* A job that waits for another is not delivered before that is done. *)
+(* A job is not delivered before its parent is done. *)
 ParentsFirst == Child \in Jobs /\ db.job[Child].token > 0 => db.job[1].succeeded
 
-(* A job that waits for a signal, and has it, waits no longer. *)
+(* A job that waits for a signal and has it is ready. *)
 SignalsAreHeard == \A j \in Jobs :
     LET job == db.job[j] IN job.state = "waiting" /\ job.signal /\ job.awaits > 0 /\ job.awaits = job.token => job.wait = 0
 
-(* "If a worker dies, its lease ends, and another worker gets the job": no job is held or left lying for ever. *)
+(* "If a worker dies, its lease ends, and another worker gets the job": no job stays leased or waiting for ever. *)
 EveryJobIsServed == \A j \in Jobs :
     /\ db.job[j].state = "waiting" ~> db.job[j].state # "waiting"
     /\ db.job[j].state = "leased" ~> db.job[j].state # "leased"

@@ -1,10 +1,10 @@
-/* A second opinion on the heart of spec/Tenure.tla, for Spin: one job, its lease and its token.
+/* The core of spec/Tenure.tla as a model for Spin: one job, its lease and its token.
  *
  *     spin -a lease.pml && gcc -O2 -DSAFETY -o pan pan.c && ./pan -m100000        the assertions
- *     spin -DBROKEN -a lease.pml ...                                              a settle that asks for the job only: refuted
+ *     spin -DBROKEN -a lease.pml ...                                              settling by job id alone: refuted
  *
  * Three workers claim, pause, and settle with the proof they were given, however old it is. Time passes, and the sweeper
- * takes over leases that have ended. Each inner `atomic` is one transaction; between two of them anything may happen. */
+ * takes over expired leases. Each inner `atomic` is one transaction; other processes may run between two of them. */
 
 #define WORKERS 3
 #define ATTEMPTS 3
@@ -38,7 +38,7 @@ proctype Worker(byte me)
            if :: attempt < ATTEMPTS -> state = waiting
               :: else -> state = dead; settled++
            fi; proof = 0 }
-    :: atomic { proof > 0 && holds(proof) && token < 6 ->  /* release: the delivery is not counted; a few times, so that it ends */
+    :: atomic { proof > 0 && holds(proof) && token < 6 ->  /* release: not counted; only a few times, so that the model is finite */
            attempt--; state = waiting; proof = 0 }
     :: state == done || state == dead -> break
     od

@@ -105,3 +105,57 @@ def test_a_store_that_is_left_open_is_closed_in_order(tmp_path: Path):
     assert said == ["Sweeper.stop", "Listener.stop", "RocksEngine.close"]
     assert not errors
     assert not (tmp_path / "data" / "SOCKET").exists()
+
+
+_SIGNALS = """
+    import signal, threading
+    from tenure.process import signals_handled
+
+    event, count = threading.Event(), 0
+
+    def handle(number):
+        global count
+        event.set()
+        count += 1
+
+    def send():
+        for _ in range(300):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_signal_may_arrive_while_the_main_thread_holds_the_lock_of_the_event_it_sets():
+    said, errors = _run(
+        textwrap.dedent(_SIGNALS)
+        + textwrap.dedent("""
+        with signals_handled(handle):
+            sender = threading.Thread(target=send)
+            sender.start()
+            while sender.is_alive():
+                event.set()
+                event.clear()
+        print("the main thread went on; signals were handled:", count > 1)
+        print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+    """)
+    )
+    assert said == ["the main thread went on; signals were handled: True", "True"]
+    assert not errors
+
+
+def test_the_second_signal_interrupts_if_that_is_wanted():
+    said, errors = _run(
+        textwrap.dedent(_SIGNALS)
+        + textwrap.dedent("""
+        try:
+            with signals_handled(handle, interrupt_at_second=True):
+                os.kill(os.getpid(), signal.SIGINT)
+                print("set:", event.wait(30))
+                os.kill(os.getpid(), signal.SIGINT)
+                print("not reached")
+        except KeyboardInterrupt:
+            print("interrupted")
+    """)
+    )
+    assert said == ["set: True", "interrupted"]
+    assert not errors

@@ -44,7 +44,7 @@ PACKAGES = ("model", "queueing")
 #: Fast tests of these packages, which need no disk, server or Java.
 TESTS = (
     "tests/model", "tests/queueing", "--ignore=tests/queueing/test_rerun.py", "tests/conformance/test_memory.py",
-    "tests/conformance/test_segments.py", "tests/simulation/test_simulation.py::test_no_history_breaks_a_promise",
+    "tests/conformance/test_segments.py", "tests/simulation/test_simulation.py::test_no_history_violates_an_invariant",
     "tests/flows/test_repair.py", "tests/bulk/test_loading.py", "tests/bulk/test_staged_rows.py", "tests/moving",
     "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
     "tests/server/test_waiting.py", "tests/server/test_quotas.py", "tests/damage/test_repair.py",

@@ -1,4 +1,4 @@
-"""The only module with hooks for fork and exit: what happens to this process's objects then.
+"""The only module with hooks for fork, exit and signals: what happens to this process's objects then.
 
     layer          in a forked child, from the top of this list     at exit, from the bottom of this list
     TELEMETRY      new locks for the meters                         -
@@ -20,9 +20,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
+import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
+from queue import SimpleQueue
+from types import FrameType
 from typing import Protocol
 
 
@@ -97,3 +102,43 @@ def _call_all(calls: Iterable[Callable[[], None]]) -> None:
     if raised:
         # Python prints the message of an ExceptionGroup, not its members.
         raise ExceptionGroup("; ".join(f"{type(exc).__name__}: {exc}" for exc in raised), raised)
+
+
+@contextmanager
+def signals_handled(handle: Callable[[signal.Signals], None], *, interrupt_at_second: bool = False) -> Iterator[None]:
+    """Call `handle`, in a separate thread, for each SIGTERM and SIGINT until the block ends.
+
+    A signal handler runs between two bytecodes of the main thread. That thread may hold the lock of the event that the
+    handler would set, and would wait for itself. So the handler only puts the number into a queue whose `put` is reentrant.
+
+    `interrupt_at_second`: the second signal raises KeyboardInterrupt in the main thread. Outside the main thread, where
+    Python allows no signal handlers, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: SimpleQueue[int | None] = SimpleQueue()
+    first = True
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if interrupt_at_second and not first:
+            raise KeyboardInterrupt
+        first = False
+        received.put(number)
+
+    def watch() -> None:
+        while (number := received.get()) is not None:
+            handle(signal.Signals(number))
+
+    watcher = threading.Thread(target=watch, name="tenure-signals", daemon=True)
+    watcher.start()
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            with suppress(TypeError, ValueError):  # a handler that was not set from Python is None
+                signal.signal(number, handler)
+        received.put(None)
+        watcher.join()

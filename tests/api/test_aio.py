@@ -1,4 +1,4 @@
-"""The asyncio adapter: the same verbs, and nothing left leased by a cancelled one."""
+"""The asyncio adapter: it has the same verbs, and a cancelled claim leaves nothing leased."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tenure.errors import InvalidArgument, LeaseLost, OpenError, StoreClosed, Wa
 
 
 def run(story, **options):
-    """Tell a story on a fresh store, and check it at the end."""
+    """Run a coroutine on a new store, and check the store at the end."""
 
     async def told():
         async with aio.open("memory:", sweep=False, **options) as store:

@@ -1,4 +1,4 @@
-"""`tenure.open`: which engine, with which settings, and what it refuses."""
+"""`tenure.open`: the choice of engine and settings, and refusals."""
 
 import gc
 import logging
@@ -22,7 +22,7 @@ ENGINES = ["rocksdb", "lmdb"]
 
 @pytest.fixture(autouse=True)
 def _plain(tmp_path, monkeypatch):
-    """No settings but the test's own."""
+    """Remove all settings from the environment."""
     monkeypatch.chdir(tmp_path)
     for key in [key for key in os.environ if key.startswith("TENURE_")]:
         monkeypatch.delenv(key)

@@ -1,4 +1,4 @@
-"""The sweeper's thread outlives whatever goes wrong."""
+"""The sweeper's thread survives any error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ store.close()
 
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_a_moment_without_file_handles(tmp_path: Path, engine: str) -> None:
-    """Neither the sweep nor the log line about its failure can be had then; afterwards leases expire as before."""
+    """Without file handles neither the sweep nor its log line works; afterwards leases expire again."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, f"{engine}:{tmp_path / 'data'}"], capture_output=True, text=True, timeout=60
     )

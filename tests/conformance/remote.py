@@ -21,19 +21,19 @@ from tenure.server.service import Bind, Service, listening
 from tenure.server_settings import Limits, Server
 from tenure.testing.harness import EngineHarness, Harness, Part
 
-#: Tests whose store has to be closed and opened: a process, or the machine, was started again.
+#: Tests that close and reopen the store: they simulate a restart of the process or the machine.
 _STARTED_AGAIN = {
     "test_a_lease_outlives_a_restart_of_the_machine",
     "test_after_a_step_back_and_reopening_no_lease_revives_and_nothing_is_early",
-    "test_it_outlives_the_process_that_took_it",
+    "test_a_snapshot_outlives_the_process_that_took_it",
     "test_the_calendar_far_in_the_future_and_back",
 }
 
 
 def behind(request: pytest.FixtureRequest, folder: Path) -> EngineHarness:
-    """The store behind: RocksDB for tests on the machine's clock, which wait for syncs; else one that opens at once.
+    """The served store: RocksDB for tests on the machine's clock, which wait for syncs; else one that opens faster.
 
-    It stays open while the client closes and opens. RocksDB itself has the whole suite in `test_rocksdb`.
+    It stays open while the client closes and opens. `test_rocksdb` runs the whole suite on RocksDB itself.
     """
     again = request.node.originalname in _STARTED_AGAIN
     if "world" in request.fixturenames and "live" not in request.fixturenames and not again:
@@ -42,7 +42,7 @@ def behind(request: pytest.FixtureRequest, folder: Path) -> EngineHarness:
 
 
 class ListenerHarness(Harness):
-    """The suite's store is the client's. What is behind stays open while the client closes and opens, unless it is a folder."""
+    """The suite's store is a client. The served store stays open while the client reopens, unless it is a folder."""
 
     race_jobs = 3_000
 
@@ -77,7 +77,7 @@ class ListenerHarness(Harness):
         return Listener(listening, Dispatcher(store._backend))
 
     def _same_port(self, bound: Callable[[int], socket.socket]) -> socket.socket:
-        """As before, unless somebody else has got it since it was let go."""
+        """Bind the same port as before, unless another process has taken it."""
         try:
             made = bound(self._port)
         except (OSError, TenureError):
@@ -97,7 +97,7 @@ class ListenerHarness(Harness):
 
 
 class ServerHarness(ListenerHarness):
-    """Likewise, behind the server as `tenure serve` runs it, in a thread."""
+    """As ListenerHarness, with the server that `tenure serve` runs, in a thread."""
 
     def listen(self, store: Store) -> Any:
         stack = contextlib.ExitStack()

@@ -1,4 +1,4 @@
-"""The conformance suite through the server: over TCP, with RocksDB or memory behind it. `selection` says which tests."""
+"""The conformance suite through the server, over TCP, with a store on RocksDB or in memory (`selection` chooses tests)."""
 
 import pytest
 

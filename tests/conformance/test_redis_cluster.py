@@ -10,7 +10,7 @@ from tests.conformance import selection
 
 pytestmark = pytest.mark.xdist_group("redis-cluster")
 
-#: Where several queues, and so several nodes, have to do with each other.
+#: Themes that involve several queues, and so several nodes.
 THEMES = ("claim", "events", "policies", "requests", "staging")
 
 selection.remove(globals(), lambda test: selection.theme_of(test) not in THEMES)

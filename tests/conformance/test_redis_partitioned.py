@@ -1,6 +1,6 @@
 """The conformance suite on queues of four partitions: some themes always, all with ALL_COMBINATIONS=1.
 
-Order is approximate there (`traits.order`), and so are claims: one takes from one partition.
+Their order is approximate (`traits.order`): a claim takes jobs of one partition.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.conformance import selection
 
 pytestmark = pytest.mark.xdist_group("redis")
 
-#: Where a queue's partitions have to do with each other.
+#: Themes that involve several partitions of a queue.
 THEMES = ("claim", "settle")
 
 selection.remove(globals(), lambda test: selection.theme_of(test) not in THEMES)

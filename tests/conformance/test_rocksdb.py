@@ -1,4 +1,4 @@
-"""The conformance suite on RocksDB: races at the default durability, everything else at what is quick."""
+"""The conformance suite on RocksDB: races at the default durability, all other tests at a faster one."""
 
 import pytest
 

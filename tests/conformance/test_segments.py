@@ -1,4 +1,4 @@
-"""The conformance suite where every plain job is a segment, be it alone in it: in memory always, on RocksDB with ALL_COMBINATIONS=1."""
+"""The conformance suite with every plain job in a segment: in memory; on RocksDB with ALL_COMBINATIONS=1."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The conformance suite through the owner's listener: over a Unix socket, with RocksDB or memory behind it. `selection` says which tests."""
+"""The conformance suite through the owner's listener, over a Unix socket (`selection` chooses tests and engines)."""
 
 import pytest
 

@@ -13,7 +13,7 @@ from tenure.contract.backend import Backend
 from tenure.contract.verbs import NOT_VERBS, REMEMBERED, VERBS
 from tenure.protocol.operations import OPERATIONS
 
-#: Those that the server itself carries out have no verb.
+#: Operations that the server itself carries out, without a verb.
 ON_THE_STORE = [operation for operation in OPERATIONS.values() if operation.verb]
 CONCERNS = [part for part in Backend.__mro__[1:] if part.__module__ == Backend.__module__]
 

@@ -1,4 +1,4 @@
-"""An engine that counts: which rows of which space a verb reads and writes, on top of a real engine."""
+"""An engine wrapper that counts the rows that a verb reads and writes, by space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES
 
 
 class Work:
-    """What was done, by kind and space: ("read" | "wrote" | "deleted" | "looked", name of the space)."""
+    """Counts by kind and space: ("read" | "wrote" | "deleted" | "looked", name of the space)."""
 
     def __init__(self) -> None:
         self.rows: Counter[tuple[str, str]] = Counter()
@@ -30,7 +30,7 @@ class Work:
 
     @property
     def reads(self) -> int:
-        """Rows that came back, and looks for rows that did not."""
+        """The rows that were read, and the reads of missing rows."""
         return self.total("read", "looked")
 
     @property
@@ -45,7 +45,7 @@ class Work:
 
 
 class _Counting:
-    """A reader or transaction, counted."""
+    """A wrapper of a reader or transaction that counts."""
 
     def __init__(self, inner: Any, work: Work) -> None:
         self._inner = inner
@@ -89,7 +89,7 @@ def _note_changes(changes: Any, work: Work) -> None:
 
 
 class CountingEngine:
-    """Counts what goes through `transact` and `read`; everything else is the engine's own."""
+    """Counts the rows of `transact` and `read`; all else is passed to the engine."""
 
     def __init__(self, inner: Any) -> None:
         object.__setattr__(self, "inner", inner)

@@ -1,4 +1,4 @@
-"""The same promises at full size, with their figures:
+"""The cost tests at full size, with figures:
 
 python -m tests.cost.million          a few minutes
 
@@ -26,9 +26,9 @@ ROUNDS = 15
 
 
 def claims(folder: Path, consumed: Sequence[int]) -> list[float]:
-    """The median time of a claim of one job, in microseconds, in stores where so many were consumed before.
+    """The median time of a claim of one job, in microseconds, in stores where so many jobs were consumed before.
 
-    The stores are asked in turn, so that whatever else the machine does slows down all of them alike.
+    The stores are measured in turn, so that other load on the machine slows down all of them equally.
     """
     with contextlib.ExitStack() as stack:
         queues = []
@@ -54,7 +54,7 @@ def claims(folder: Path, consumed: Sequence[int]) -> list[float]:
 
 
 def _consume(queue: tenure.Queue, count: int) -> None:
-    """In claims of a hundred, so that a million take half a minute; what they leave behind is the same."""
+    """Consume jobs in claims of a hundred, which is faster and leaves the same tombstones."""
     while count:
         some = min(100, count)
         queue.enqueue_many([b"x" * 100] * some)
@@ -62,7 +62,7 @@ def _consume(queue: tenure.Queue, count: int) -> None:
 
 
 def sweeps(folder: Path, sizes: Sequence[int]) -> list[float]:
-    """The median time of a sweep of ten expired leases, in microseconds, in stores of these sizes; asked in turn."""
+    """The median time of a sweep of ten expired leases, in microseconds, in stores of these sizes, measured in turn."""
     clock = ManualClock()
     with contextlib.ExitStack() as stack:
         stores = []

@@ -1,4 +1,4 @@
-"""How long the way of a verb is: Python functions that a plain job goes through. Every feature lengthens it a little."""
+"""The number of Python function calls of a verb on a plain job, which every feature increases a little."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def counted(verb: Callable[[], T]) -> tuple[T, int]:
-    """What the verb returns, and how many functions of ours were called."""
+    """The verb's result, and the number of calls of our functions."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -33,7 +33,7 @@ def counted(verb: Callable[[], T]) -> tuple[T, int]:
 
 
 def test_a_plain_life_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few calls more than it takes: whether a millisecond has passed, and ids are made ahead, is chance."""
+    """The bounds allow a few more calls: they vary with the clock and with prepared ids."""
     monkeypatch.delenv("DEBUG_WRITER_LOCK", raising=False)
     with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False, listen=False) as store:
         queue = store.queue("plain")
@@ -49,7 +49,7 @@ def test_a_plain_life_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_claim_over_1001_named_queues_is_hardly_longer_than_from_one(tmp_path: Path) -> None:
-    """Queues that have nothing are passed over all at once, wherever among them the busy one is."""
+    """Empty queues are skipped together, wherever the busy one is among them."""
     with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False, listen=False) as store:
         busy, quiet = store.queue("busy"), [store.queue(f"q{n}") for n in range(1000)]
         for queue in quiet:
@@ -57,7 +57,7 @@ def test_a_claim_over_1001_named_queues_is_hardly_longer_than_from_one(tmp_path:
             queue.resume()
         busy.enqueue_many([b"x"] * 50)
         queues = [*quiet[:500], busy, *quiet[500:]]
-        store.claim(queues)  # sees that they are quiet
+        store.claim(queues)  # learns that they are empty
         for _ in range(3):
             busy.claim()
             store.claim(queues)

@@ -1,4 +1,4 @@
-"""What a verb costs, in rows read and written: it depends on what the call is about, never on what is stored."""
+"""The cost of a verb, in rows read and written: it depends on the call, not on the size of the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def make(engine: str, tmp_path: Path, clock: ManualClock) -> Iterator[Made]:
-    """Stores to compare, each empty and in a folder of its own."""
+    """Makes empty stores to compare, each in its own folder."""
     made: list[Counted] = []
 
     def new() -> Counted:
@@ -81,7 +81,7 @@ def test_extending_a_claim_of_1000_costs_what_extending_one_does(make: Made) -> 
 @engines
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "fail", "progress", "cancel"])
 def test_settling_one_job_of_1000_costs_what_settling_one_of_a_few_does(make: Made, engine: str, verb: str) -> None:
-    """Of sixteen, which are kept as a thousand are; and of two, which may have rows where those have none."""
+    """Of sixteen, which are stored as a segment like a thousand; and of two, which are stored as rows."""
     works = []
     for size in (2, 1000) if engine == "lmdb" else (16, 1000):
         made = make()
@@ -104,7 +104,7 @@ def test_settling_one_job_of_1000_costs_what_settling_one_of_a_few_does(make: Ma
 
 @engines
 def test_acking_all_of_a_claim_is_linear(make: Made) -> None:
-    """A lease that was rewritten whole for each would be quadratic."""
+    """Rewriting the lease's list of jobs for each job would be quadratic."""
     works = []
     for size in (10, 1000):
         made = make()
@@ -250,7 +250,7 @@ def test_a_claim_reads_the_same_after_30000_consumed_jobs_as_after_1000(make: Ma
             fill(made, 1000)
             consumed += len(queue.ack_many(list(queue.claim(limit=1000, lease=60))).done)
         for _ in range(50):
-            queue.enqueue(b"one of them")  # each for itself: of a batch, the first claim of one would write out all
+            queue.enqueue(b"one of them")  # singly: the first claim of one job of a batch writes all as rows
         works.append(cost(made, lambda: queue.claim(limit=1, lease=60)))
         for rest in queue.claim(limit=1000, lease=60):
             queue.ack(rest)
@@ -268,7 +268,7 @@ def test_an_earlier_job_behind_the_remembered_head_is_found_first(make: Made, cl
     fill(made, 100)
     held = list(queue.claim(limit=50, lease=600))
     assert queue.claim(limit=1, lease=600)[0].payload == b"50"
-    queue.release(held[20])  # keeps its place, which is before everything that is left
+    queue.release(held[20])  # keeps its visibility time, which is before all jobs that are left
     assert queue.claim(limit=1, lease=600)[0].id == held[20].id
     queue.release(held[30])
     queue.release(held[10])
@@ -280,7 +280,7 @@ def test_an_earlier_job_behind_the_remembered_head_is_found_first(make: Made, cl
 
 @engines
 def test_a_job_made_for_an_earlier_time_is_found_first(make: Made, clock: ManualClock) -> None:
-    """Looked for before its time came, a later one is the remembered head; then an earlier one is added."""
+    """The cached head is a later job, from a scan before its time; then an earlier job is added."""
     made = make()
     queue = made.store.queue("work")
     later = queue.enqueue(b"later", delay=100).id
@@ -312,7 +312,7 @@ def test_an_emptied_queue_forgets_nothing(make: Made, clock: ManualClock) -> Non
 
 @engines
 def test_a_claim_of_one_costs_the_same_among_2000_groups_as_among_20(make: Made) -> None:
-    """They all stand at the same virtual time."""
+    """All groups have the same virtual time."""
     works = []
     for count in (20, 2000):
         made = make()
@@ -328,7 +328,7 @@ def test_a_claim_of_one_costs_the_same_among_2000_groups_as_among_20(make: Made)
 
 @engines
 def test_a_changed_policy_costs_the_same_with_500_groups_as_with_20(make: Made) -> None:
-    """The claims that follow look at the groups, some in each transaction."""
+    """Later claims revise the groups, some in each transaction."""
     works = []
     for count in (20, 500):
         made = make()
@@ -346,7 +346,7 @@ def test_a_changed_policy_costs_the_same_with_500_groups_as_with_20(make: Made) 
 
 @engines
 def test_a_parent_of_a_callback_costs_no_row_of_its_own(make: Made) -> None:
-    """A hundred of them share one, and five hundred another."""
+    """A hundred parents share a row of `children`, and five hundred a row of `parents`."""
     works = []
     for named in (False, True):
         made = make()

@@ -1,12 +1,12 @@
-"""What must be true after a kill, judged by three witnesses: what the worker said, the journal, and the tables.
+"""Checks a store after a kill, by comparing the worker's log, the journal and the tables.
 
-1. The journal goes on where it ended: no number is missing or comes twice, no time goes back.
-2. Every job's events are a life the lifecycle knows: each names the one before it, tokens grow by one a delivery and
-   never go back, nothing comes after the end, a delivery is settled once.
-3. What was acknowledged has its events; each event has a call that was acknowledged or in flight; a call in flight
-   happened whole or not at all.
+1. The journal continues without a gap: no number is missing or repeated, no time goes back.
+2. Every job's events follow the lifecycle: each names its predecessor, tokens grow by one with each delivery, no event
+   follows the last one, a delivery is settled once.
+3. Every acknowledged call has its events; every event belongs to a call that was acknowledged or in flight; a call in
+   flight took effect completely or not at all.
 4. An idempotency key has one job.
-5. The tables agree: `get` of every job that lives, with its payload, and of those that ended; `check()` is clean.
+5. The tables agree: `get` finds every live job with its payload, and no ended one; `check()` is clean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.crash.worker import QUEUES, payload
 
 #: Events that end a delivery.
 CLOSING = {"done", "retried", "died", "released", "expired"}
-#: Which of them a verb leads to.
+#: By verb: the events that it may cause.
 SETTLES = {"ack": {"done"}, "nack": {"retried", "died"}, "fail": {"died"}, "release": {"released"}}
 
 
@@ -54,7 +54,7 @@ def token_follows(before: int, event: Event) -> bool:
 
 @dataclass
 class Life:
-    """A job, as the journal tells it."""
+    """A job's state by the journal."""
 
     queue: str
     state: str = "gone"
@@ -84,12 +84,12 @@ def read_log(path: Path) -> list[Call]:
 
 
 class Audit:
-    """Goes along with one store through all rounds."""
+    """Follows one store through all rounds."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Life] = {}
         self.keys: dict[tuple[str, str], str] = {}
-        self.leases: dict[str, int] = {}  # until when each was granted
+        self.leases: dict[str, int] = {}  # lease → its end
         self.calls = self.events = self.in_flight = self.in_flight_done = 0
         self._cursor: str | None = None
         self._place = (0, 0)
@@ -135,7 +135,7 @@ class Audit:
         return found
 
     def _live(self, events: list[Event]) -> list[str]:
-        """Live every job's life on; returns those that ended."""
+        """Apply the events to the jobs. Returns the jobs that ended."""
         ended = []
         for event in events:
             if event.type in ("claimed", "extended"):
@@ -148,7 +148,7 @@ class Audit:
             if event.type == "enqueued":
                 assert life is None, f"{event.job_id} was enqueued twice"
                 life = self.jobs[event.job_id] = Life(event.queue)
-            assert life is not None, f"nobody enqueued {event}"
+            assert life is not None, f"no call enqueued {event}"
             change, before, after = (
                 Change[event.type.upper()],
                 State[life.state.upper()],
@@ -217,16 +217,16 @@ class Audit:
         for call in mine:
             if call.ended and call.outcome[0] is not None:
                 group = groups.pop(call.outcome[0], [])
-                told = [[event.job_id, event.token, event.attempt] for event in group]
-                assert told == call.outcome[1], f"{call} is {told}"
+                recorded = [[event.job_id, event.token, event.attempt] for event in group]
+                assert recorded == call.outcome[1], f"{call} is {recorded}"
         self._match(groups, [call for call in mine if not call.ended], _fits_claim)
 
     def _match(self, groups: dict[str, list[Event]], flying: list[Call], fits: Fits) -> None:
-        """What is left over belongs to calls in flight, one each, and fits them whole."""
+        """Assert that each group of unexplained events matches one call in flight completely."""
         left = list(groups.values())
         self.in_flight += len(flying)
         self.in_flight_done += len(left)
-        assert _pair(left, flying, fits), f"nobody did {left}; in flight were {flying}"
+        assert _pair(left, flying, fits), f"no call explains {left}; in flight were {flying}"
 
     def _check_settled(self, calls: list[Call], events: list[Event]) -> None:
         happened: dict[tuple[str, int], Event] = {
@@ -247,7 +247,7 @@ class Audit:
         for at, event in happened.items():
             if event.type == "expired" or (event.type == "died" and str(event.text).startswith("the lease expired")):
                 continue
-            assert at in explained, f"nobody did {event}"
+            assert at in explained, f"no call explains {event}"
         acked = {at for at, event in happened.items() if event.type == "done"}
         for job_id, token in acked:
             assert self.jobs[job_id].token == token, f"{job_id} came back after its ack"
@@ -264,7 +264,7 @@ class Audit:
         if call.ended:
             assert sorted(call.outcome["done"]) == sorted(job_id for job_id, _ in done), f"{call} is {done}"
         elif done:
-            for job_id, token in jobs:  # what was left out of it had been lost before
+            for job_id, token in jobs:  # a job that it did not settle had been lost before
                 gone = token in self.jobs[job_id].closed or self.jobs[job_id].state == "gone"
                 late = _lease_end(events, job_id, token) <= happened[done[0]].time_ms  # expired, though not yet swept
                 assert gone or late, f"half of {call}: {job_id} is open"
@@ -296,7 +296,7 @@ class Audit:
         assert {lease for lease, _ in extended} <= known
 
     def _check_keys(self, store: Store, calls: list[Call]) -> None:
-        """Give keys of this round again: those acknowledged answer with their job, those in flight get one now."""
+        """Enqueue this round's keys again: acknowledged keys return their job, keys in flight may get one now."""
         used = {
             (call.arguments["queue"], job["key"], job["size"])
             for call in calls
@@ -320,7 +320,7 @@ class Audit:
                 assert answer.duplicate or (queue, key) in flying, f"key {key} was forgotten"
 
     def _cursor_past_own(self, store: Store) -> None:
-        """The audit's own enqueues are part of every later round's past."""
+        """Move the cursor past the events of the audit's own enqueues."""
         new = self._read(store)
         assert {event.type for event in new} <= {"enqueued", "queue_created"}
         self._live(new)
@@ -340,7 +340,7 @@ class Audit:
             assert life.payload is None or job.payload == life.payload, f"{job_id} has another payload"
         for job_id in ended:
             assert store.queue(self.jobs[job_id].queue).get(job_id) is None, f"{job_id} came back"
-            # Nothing can come after the end, and a crash test makes many jobs: keep the fact, not the payload.
+            # No event may follow the end. Keep the fact without the payload: a crash test makes many jobs.
             self.jobs[job_id].payload = None
         for queue in QUEUES:
             counts = store.queue(queue).counts()
@@ -353,7 +353,7 @@ Fits = Callable[[list[Event], Call], bool]
 
 
 def _pair(groups: list[list[Event]], calls: list[Call], fits: Fits) -> bool:
-    """Whether every group can be given a call of its own that it fits."""
+    """Whether every group of events can be matched with a different call."""
     if not groups:
         return True
     return any(
@@ -363,7 +363,7 @@ def _pair(groups: list[list[Event]], calls: list[Call], fits: Fits) -> bool:
 
 def _fits_enqueue(group: list[Event], call: Call) -> bool:
     jobs = call.arguments["jobs"]
-    least = sum("key" not in job for job in jobs)  # one with a key may have been there already
+    least = sum("key" not in job for job in jobs)  # a job with a key may be a duplicate
     return group[0].queue == call.arguments["queue"] and max(least, 1) <= len(group) <= len(jobs)
 
 
@@ -372,7 +372,7 @@ def _fits_claim(group: list[Event], call: Call) -> bool:
 
 
 def _lease_end(events: list[Event], job_id: str, token: int) -> int:
-    """When the lease of a delivery ended at last, by the journal."""
+    """The end of a delivery's lease after all extensions, by the journal."""
     claims = [event for event in events if event.type == "claimed" and (event.job_id, event.token) == (job_id, token)]
     leases = {event.lease_id for event in claims}
     ends = [event.at_ms or 0 for event in events if event.type in ("claimed", "extended") and event.lease_id in leases]

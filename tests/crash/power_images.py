@@ -1,8 +1,8 @@
-"""What becomes of the images of a recorded run: each opens to a prefix of the history, whole, or is refused.
+"""Opens the images of a recorded run: each opens to a prefix of the history, or is refused.
 
-    cut_the_power ──▶ several runs, on all cores ──▶ one_run: records a process, and judges some hundreds of images of it
+    cut_the_power ──▶ several runs, on all cores ──▶ one_run: records a process, and checks hundreds of its images
 
-Of images that are equal one is opened; what was acknowledged at the moment of each is looked for in what it opened to.
+Of equal images one is opened. The opened store must contain all calls that were acknowledged at each image's time.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.crash.power_loss import Image, Images, record
 from tests.crash.said import Said
 
 ROOT = Path(__file__).parents[2]
-#: Images of one recorded run, at most; and the calls of its process.
+#: The most images of one recorded run; and the number of calls of its process.
 A_RUN = 600
 CALLS = 150
-#: From so many images on, runs are shared out to all cores.
+#: From this many images on, runs are distributed over all cores.
 MANY = 200
-#: A folder for images that are judged wrong.
+#: A folder for failing images.
 KEEP = Path(os.environ["POWER_KEEP"]) if "POWER_KEEP" in os.environ else None
 
 
 class NextBoot(SystemClock):
-    """The machine was started again, a day later: what was only written may be gone, and every lease has ended."""
+    """The clock after a restart of the machine a day later: unsynced data may be lost, and every lease has ended."""
 
     def boot_id(self) -> str:
         return "after the power cut"
@@ -45,7 +45,7 @@ class NextBoot(SystemClock):
 
 
 def events(url: str, again: set[tuple[str, int]] | None = None, **options: Any) -> list[tuple[Any, ...]]:
-    """All that ever happened in the store, after a check of all it holds; `again` gets what is claimed then."""
+    """Check the store and return all its events; `again` gets the deliveries that a claim returns then."""
     if url.startswith("rocksdb:"):
         options["listen"] = False
     with tenure.open(url, sweep=False, clock=NextBoot(), **options) as store:
@@ -64,7 +64,7 @@ def events(url: str, again: set[tuple[str, int]] | None = None, **options: Any) 
 
 
 def given_again(store: tenure.Store) -> set[tuple[str, int]]:
-    """(job, token) of all that the store gives to whoever claims."""
+    """(job, token) of all jobs that can be claimed."""
     found: set[tuple[str, int]] = set()
     for info in store.queues():
         queue = store.queue(info.queue, tenant=info.tenant)
@@ -74,17 +74,17 @@ def given_again(store: tenure.Store) -> set[tuple[str, int]]:
 
 
 class Opened(NamedTuple):
-    """What one image opened to: so many events of the history, or a refusal."""
+    """The result of opening an image: the number of events of the history, or a refusal."""
 
     events: int
-    #: (job, token) of all that was claimed then.
+    #: (job, token) of all deliveries that were claimed then.
     again: frozenset[tuple[str, int]]
     refusal: str
     set_aside: bool
 
 
 class Recorded:
-    """One recorded run of a working process, and what each of its images opened to, by the image's digest."""
+    """One recorded run of a working process, and the result of opening each image, by its digest."""
 
     def __init__(self, run: Path, engine: str, durability: str, threads: int, logs: str, chance: random.Random) -> None:
         shutil.rmtree(run, ignore_errors=True)
@@ -94,7 +94,7 @@ class Recorded:
         worker = [sys.executable, "-m", "tests.crash.power_worker", f"{engine}:{run / 'data'}", durability]
         command = [*worker, str(run / "log"), str(chance.randrange(2**31)), str(threads), str(CALLS), logs]
         self.steps = record(command, run / "data", run / "log", run / "trace", ROOT)
-        #: From here on there is a store.
+        #: The step from which on the folder is a store.
         self.made = next(n for n, step in enumerate(self.steps) if step.path.endswith("/FORMAT.new"))
         self.history = events(f"{engine}:{run / 'data'}")
         self._places = {(kind, job): place for place, (_, _, kind, job, _) in reversed(list(enumerate(self.history)))}
@@ -109,7 +109,7 @@ class Recorded:
         self._heard = len(self.images.said)
 
     def opened(self, image: Image, target: Path, claims: bool = True) -> Opened:
-        """What the image opens to. Of equal images one is opened."""
+        """Open the image, or return the result of an equal one."""
         found = self._opened.get(image.digest)
         if found is None:
             image.write(target)
@@ -131,13 +131,13 @@ class Recorded:
         return len(self._opened)
 
     def missing(self, events: int) -> set[tuple[str, str]]:
-        """What was acknowledged by now, and is not among the first so many events."""
+        """Calls that are acknowledged by now and are not among the first `events` events."""
         nowhere = len(self.history)
         return {known for known in self.said.acknowledged if self._places.get(known, nowhere) >= events}
 
 
 class Outcomes:
-    """How the images of some runs were judged."""
+    """The results of the images of some runs."""
 
     def __init__(self) -> None:
         self.images = self.distinct = self.opened = self.refused = self.cut = self.aside = self.lost_claims = 0
@@ -149,38 +149,38 @@ class Outcomes:
             setattr(self, name, getattr(self, name) + found)
 
 
-def judge(run: Recorded, target: Path, told: Outcomes) -> None:
+def judge(run: Recorded, target: Path, outcomes: Outcomes) -> None:
     image = run.images.cut(run.said.marks)
     if "FORMAT" not in image.files:
         return  # it was not a store yet
-    told.images += 1
-    told.cut += bool(image.lost)
+    outcomes.images += 1
+    outcomes.cut += bool(image.lost)
     found = run.opened(image, target)
     if found.refusal:
-        told.refused += 1
+        outcomes.refused += 1
         print(f"refused: {found.refusal} (lost: {image.lost})")
         keep(image, "refused")
         return
-    told.aside += found.set_aside
-    told.opened += 1
+    outcomes.aside += found.set_aside
+    outcomes.opened += 1
     given = run.said.given
     if run.durability == "disk":
         missing = run.missing(found.events)
         assert not missing, f"acknowledged and lost: {missing} (lost: {image.lost})"
     claimed = {(job_id, token) for _, _, kind, job_id, token in run.history[: found.events] if kind == "claimed"}
-    told.lost_claims += len(given - claimed)
+    outcomes.lost_claims += len(given - claimed)
     twice = given & found.again
     assert not twice, f"tokens given twice: {twice} (lost: {image.lost})"
 
 
 def keep(image: Image, name: str) -> None:
-    """Leave the image in POWER_KEEP, if there is such a folder."""
+    """Copy the image to the folder POWER_KEEP, if it is set."""
     if KEEP is not None:
         image.write(KEEP / f"{name}-{image.digest.hex()[:12]}")
 
 
 def moments(run: Recorded, count: int, chance: random.Random) -> list[int]:
-    """When the power goes: half of them, if possible, where two logs have bytes that are not durable."""
+    """Points of power loss: half of them, if possible, where two logs have bytes that are not durable."""
     steps = run.steps
     images = Images(steps, run.images.folder, run.images.log, chance)
     two = []
@@ -202,42 +202,42 @@ class Kind(NamedTuple):
 
 
 def one_run(folder: Path, kind: Kind, seed: int, images: int) -> Outcomes:
-    """So many images of one recorded process."""
-    chance, told, cpu = random.Random(seed), Outcomes(), time.process_time()
+    """Open `images` images of one recorded process."""
+    chance, outcomes, cpu = random.Random(seed), Outcomes(), time.process_time()
     here = folder / str(seed)
     here.mkdir()
     run = Recorded(here / "run", *kind, chance)
     for moment in moments(run, images, chance):
         run.play(moment)
         try:
-            judge(run, here / "image", told)
+            judge(run, here / "image", outcomes)
         except AssertionError as error:
-            told.wrong.append(f"seed {seed}, at {moment} of {len(run.steps)}: {error}"[:500])
-    told.distinct = run.distinct
-    told.cpu_seconds = time.process_time() - cpu
+            outcomes.wrong.append(f"seed {seed}, at {moment} of {len(run.steps)}: {error}"[:500])
+    outcomes.distinct = run.distinct
+    outcomes.cpu_seconds = time.process_time() - cpu
     shutil.rmtree(here)
-    return told
+    return outcomes
 
 
 def cut_the_power(folder: Path, kind: Kind, images: int) -> Outcomes:
-    """So many images of one kind of process, of several runs."""
+    """Open `images` images of one kind of process, in several runs."""
     seed = int(os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(2**32))
     print(f"CRASH_SEED={seed}")
     cores = os.cpu_count() or 1
     runs = 1 if images < MANY else -(-images // (A_RUN * cores)) * cores
     shares = [(images + number) // runs for number in range(runs)]
     seeds = random.Random(seed).sample(range(2**32), runs)
-    told, began = Outcomes(), time.monotonic()
+    total, began = Outcomes(), time.monotonic()
     if runs == 1:
-        told.add(one_run(folder, kind, *seeds, *shares))
+        total.add(one_run(folder, kind, *seeds, *shares))
     else:
         with ProcessPoolExecutor(cores, get_context("forkserver")) as pool:
             for outcomes in pool.map(partial(one_run, folder, kind), seeds, shares):
-                told.add(outcomes)
+                total.add(outcomes)
     print(
-        f"{kind.engine}, {kind.durability}, {kind.threads} threads, logs by {kind.logs}: {told.images} images "
-        f"({told.distinct} distinct), {told.opened} opened ({told.aside} with logs set aside), "
-        f"{told.refused} refused, {len(told.wrong)} wrong; {told.cut} had lost bytes; {told.lost_claims} claims lost, "
-        f"no token given twice; {time.monotonic() - began:.0f} s, {told.cpu_seconds:.0f} s of a core"
+        f"{kind.engine}, {kind.durability}, {kind.threads} threads, logs by {kind.logs}: {total.images} images "
+        f"({total.distinct} distinct), {total.opened} opened ({total.aside} with logs set aside), "
+        f"{total.refused} refused, {len(total.wrong)} wrong; {total.cut} had lost bytes; {total.lost_claims} claims lost, "
+        f"no token given twice; {time.monotonic() - began:.0f} s, {total.cpu_seconds:.0f} s of a core"
     )
-    return told
+    return total

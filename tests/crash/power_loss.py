@@ -1,14 +1,14 @@
-"""Power cuts, built from recorded system calls.
+"""Simulates power losses from recorded system calls.
 
-`record` runs a process under strace and reads back what it did to the files of one folder. `Images` plays that back up to
-any moment, and writes out what a power cut at that moment may leave on the disk:
+`record` runs a process under strace and parses its system calls on the files of one folder. `Images` replays them up to
+any point, and writes the files that a power loss at that point may leave on the disk:
 
-- a file's bytes that were written before its last `fsync` or `fdatasync` began, or through (O_DSYNC), are there;
-- of what was appended to it later, any suffix is missing, or reads as zeros; of pages that were written in place (LMDB,
-  RocksDB's logs at `disk`), any is missing or torn: each file on its own, since the system writes files back in any order;
-- a file that was removed may still be there.
+- bytes that were written before the file's last `fsync` or `fdatasync` began, or with O_DSYNC, are there;
+- of later appends, any suffix is missing or reads as zeros; of pages written in place (LMDB, RocksDB's logs at `disk`),
+  any is missing or torn; each file independently, since the system writes files back in any order;
+- a removed file may still exist.
 
-Images that are equal byte for byte have equal digests: one of them is opened, and speaks for all.
+Equal images have equal digests: only one of them is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PAGE, _SECTOR = 4096, 512
-#: What RocksDB tells of itself: no image differs by it.
+#: RocksDB's informational files, which are left out of images.
 _NEVER_READ = re.compile(r"/db/LOG(\.old.*)?$")
 _CALLS = "write,pwrite64,writev,pwritev,lseek,fdatasync,fsync,openat,rename,renameat,renameat2,ftruncate,unlink,unlinkat,link,linkat"
 _LINE = re.compile(rb"^(\d+) +(.*)$")
@@ -39,13 +39,13 @@ class Step(NamedTuple):
     kind: str  # "make", "write", "write through", "sync begins", "sync", "cut", "rename", "link", "unlink"
     path: str
     data: bytes = b""
-    at: int | None = None  # where it is written (None: behind the write before); the new length ("cut")
+    at: int | None = None  # the offset of a write (None: after the previous write); the new length ("cut")
     other: str = ""  # the new name ("rename", "link")
-    thread: str = ""  # who syncs
+    thread: str = ""  # the syncing thread
 
 
 def record(command: Sequence[str], folder: Path, log: Path, trace: Path, cwd: Path) -> list[Step]:
-    """Run it under strace until it ends; what it did to the folder's files and to `log`, in the order it happened."""
+    """Run it under strace until it ends. Returns the calls on the folder's files and on `log`, in order."""
     strace = ["strace", "-f", "--seccomp-bpf", "-y", "-xx", "-s", "100000000", "-o", str(trace)]
     strace += ["-e", f"trace={_CALLS}", "-e", "signal=none"]
     done = subprocess.run([*strace, *command], cwd=cwd, capture_output=True, text=True)
@@ -96,8 +96,8 @@ def _bytes(escaped: bytes) -> bytes:
 
 
 def _step(rest: bytes, folder: bytes, log: bytes, positions: dict[bytes, int], through: set[bytes]) -> Iterator[Step]:
-    """What one call did. For LMDB: `positions`, where files stand by `lseek`, for the `writev` that follows; and `through`,
-    the numbers of open files whose writes are durable at once.
+    """The steps of one system call. For LMDB: `positions` has the file offsets set by `lseek`, for a `writev` after it,
+    and `through` the open files whose writes are durable at once.
     """
     found = _NAMED.match(rest)
     if found is None or int(found.group(3)) < 0:
@@ -127,7 +127,7 @@ def _step(rest: bytes, folder: bytes, log: bytes, positions: dict[bytes, int], t
     elif call == b"ftruncate":
         yield Step("cut", path.decode(), at=int(arguments.rpartition(b",")[2]))
     else:
-        text = b"".join(_TEXT.findall(arguments))  # of pwritev: its pieces
+        text = b"".join(_TEXT.findall(arguments))  # pwritev has several pieces
         at = int(arguments.rpartition(b",")[2]) if call in (b"pwrite64", b"pwritev") else None
         if call == b"writev":
             at = positions[path]
@@ -144,18 +144,18 @@ def _names(call: bytes, arguments: bytes, folder: bytes) -> Iterator[Step]:
 
 @dataclass(eq=False)
 class _File:
-    """One file: as the process sees it, and what of it is on the disk."""
+    """One file: its contents for the process, and its durable contents."""
 
     data: bytearray = field(default_factory=bytearray)
-    #: What a power cut cannot take; and the writes since, oldest first: (where, bytes).
+    #: The durable bytes; and the writes since, oldest first: (offset, bytes).
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes]] = field(default_factory=list)
-    #: Where the next write without a place goes: its handle is at the end of the last of those.
+    #: The offset of the next write without one: the end of the last such write.
     position: int = 0
-    #: How many writes there were ever; of each thread that syncs, how many when it began.
+    #: The total number of writes; and by syncing thread, that number when its sync began.
     writes: int = 0
     begun: dict[str, int] = field(default_factory=dict)
-    #: Its bytes and their digest, until it changes.
+    #: A cache of its bytes and their digest, until it changes.
     whole: tuple[bytes, bytes] | None = None
 
     def write(self, at: int | None, data: bytes, *, through: bool) -> None:
@@ -179,7 +179,7 @@ class _File:
         self.whole = None
 
     def sync(self, thread: str) -> None:
-        """Durable is what was written before the sync began."""
+        """Make the writes durable that came before the sync began."""
         left = self.writes - self.begun.pop(thread, self.writes)
         done = self.pending[: len(self.pending) - left]
         for at, data in done:
@@ -193,7 +193,7 @@ class _File:
         return self.whole
 
     def appended(self) -> bool:
-        """Whether the writes that are not durable only made it longer."""
+        """Whether the writes that are not durable are all appends."""
         return all(at >= len(self.durable) for at, _ in self.pending)
 
 
@@ -208,7 +208,7 @@ def _digest(data: bytes | bytearray) -> bytes:
 
 
 class Image(NamedTuple):
-    """What a disk may hold: each file's bytes by its name, the same for equal images; and how many bytes files lost."""
+    """Possible contents of the disk: each file's bytes by name, a digest, and the number of bytes each file lost."""
 
     files: dict[str, bytes]
     digest: bytes
@@ -223,7 +223,7 @@ class Image(NamedTuple):
 
 
 class Images:
-    """The folder's files, played back step by step."""
+    """The folder's files, replayed step by step."""
 
     def __init__(self, steps: Sequence[Step], folder: Path, log: Path, chance: random.Random) -> None:
         self._steps = steps
@@ -233,12 +233,12 @@ class Images:
         self._chance = chance
         self.files: dict[str, _File] = {}
         self._removed: dict[str, _File] = {}
-        #: What the process had said by now.
+        #: The process's log up to now.
         self.said = bytearray()
         self._at = 0
 
     def play(self, until: int) -> None:
-        """Up to that step, from where it was."""
+        """Replay from the current step up to that one."""
         while self._at < until:
             self._play(self._steps[self._at])
             self._at += 1
@@ -256,7 +256,7 @@ class Images:
         elif step.kind == "link":
             self.files[step.other] = self.files[step.path]
         elif file is None:
-            pass  # a folder
+            pass  # it is a folder
         elif step.kind == "unlink":
             self._removed[step.path] = self.files.pop(step.path)
         elif step.kind in ("write", "write through"):
@@ -274,14 +274,14 @@ class Images:
         return {path: file for path, file in self.files.items() if file.pending}
 
     def killed(self, marks: Sequence[bytes]) -> Image:
-        """What a process leaves that is killed now: every byte that it wrote. The system goes on.
+        """The files after a kill of the process now: every written byte, since the system continues to run.
 
-        `marks`: what DURABLE held of late. It is mapped, so that no call shows its bytes.
+        `marks`: recent contents of DURABLE, which is mapped, so that no system call shows its bytes.
         """
         return self._image({path: file.image() for path, file in self.files.items()}, {}, marks[-1:])
 
     def cut(self, marks: Sequence[bytes]) -> Image:
-        """What a power cut may leave now; each call draws anew."""
+        """Files that a power loss now may leave; each call draws at random."""
         files = {**self._removed, **self.files} if self._chance.random() < 0.3 else self.files
         found: dict[str, tuple[bytes, bytes]] = {}
         lost: dict[str, int] = {}
@@ -298,7 +298,7 @@ class Images:
         return self._image(found, lost, self._some(marks))
 
     def _some(self, marks: Sequence[bytes]) -> Sequence[bytes]:
-        """Mostly the last one; sometimes any; sometimes the file is gone."""
+        """The contents of DURABLE: mostly the last, sometimes an earlier one, sometimes no file."""
         kind = self._chance.random()
         return marks[-1:] if kind < 0.6 else marks if kind < 0.8 else ()
 
@@ -316,7 +316,7 @@ class Images:
         return Image(files, _digest(repr(named).encode()), {Path(path).name: count for path, count in lost.items()})
 
     def _left(self, file: _File) -> bytes:
-        """What a power cut leaves of a file that is not durable."""
+        """Draw the bytes that a power loss leaves of a file with writes that are not durable."""
         if file.appended():
             kept = self._kept(file)
             zeros = kept < len(file.data) and self._chance.random() < 0.15
@@ -335,7 +335,7 @@ class Images:
         return bytes(content)
 
     def _kept(self, file: _File) -> int:
-        """How many bytes of a file that was only appended to: often up to where a write ended."""
+        """Draw how many bytes of an appended file are left: often up to the end of a write."""
         chance, size = self._chance, len(file.data)
         kind = chance.random()
         if kind < 0.35:

@@ -1,10 +1,10 @@
-"""The process whose writes are recorded (`power_loss.record`): it works, says what was acknowledged, and kills itself.
+"""The process whose writes are recorded (`power_loss.record`): it works, logs acknowledged calls, and kills itself.
 
     python -m tests.crash.power_worker URL DURABILITY LOG SEED THREADS CALLS LOGS
 
-LOG gets the lines of `worker.Log`, and after each call a line `["mark", <hex of DURABLE>]`: the file is mapped, so no system
-call shows what it holds. LOGS says who starts a new log of the database, small enough for many of them in one run: `driver`
-(RocksDB, whenever a write buffer is full) or `own` (`log_rotation`).
+LOG gets the lines of `worker.Log`, and after each call a line `["mark", <hex of DURABLE>]`: the file is mapped, so no
+system call shows its contents. LOGS says who starts new logs of the database, which are small here: `driver` (RocksDB,
+when a write buffer is full) or `own` (`log_rotation`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import tenure
 from tenure.storage.engines.rocksdb import log_rotation, opening
 from tests.crash.worker import Log, Shared, Worker
 
-#: Bytes of a log, about: a run writes one to three MB.
+#: The approximate bytes of a log: a run writes one to three MB.
 SMALL_LOG = 150_000
 
 
 class Marked(Log):
-    """Also says what DURABLE holds."""
+    """Also logs the contents of DURABLE."""
 
     def __init__(self, path: str, durable: Path) -> None:
         super().__init__(path)

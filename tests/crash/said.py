@@ -1,4 +1,4 @@
-"""What a working process has said so far (the lines of `worker.Log`), read as it comes."""
+"""Parses the log of a working process (the lines of `worker.Log`) incrementally."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 
 class Said:
-    """What was acknowledged, what was delivered, and what DURABLE held, up to now."""
+    """The acknowledged calls, the deliveries and the contents of DURABLE up to now."""
 
     def __init__(self, said: bytes = b"") -> None:
         self._rest = b""
         self._verbs: dict[str, tuple[str, Any]] = {}
-        #: (event, job) of every enqueue and ack that had returned.
+        #: (event, job) of every enqueue and ack that has returned.
         self.acknowledged: set[tuple[str, str]] = set()
-        #: (job, token) of every delivery that a claim had returned.
+        #: (job, token) of every delivery that a claim has returned.
         self.given: set[tuple[str, int]] = set()
-        #: What DURABLE held after each of the last calls.
+        #: The contents of DURABLE after each of the last calls.
         self.marks: list[bytes] = []
         self.feed(said)
 
     def feed(self, said: bytes) -> None:
-        """More of it. A line that is not whole yet waits for its end."""
+        """Parse more of the log. An incomplete line is kept until the rest comes."""
         *lines, self._rest = (self._rest + said).split(b"\n")
         for line in lines:
             self._take(json.loads(line))

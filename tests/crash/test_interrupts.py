@@ -1,8 +1,8 @@
-"""Exceptions raised anywhere inside a verb (Ctrl-C, SIGALRM, a tracing function) leave the store whole.
+"""Exceptions raised anywhere inside a verb (Ctrl-C, SIGALRM, a tracing function) leave the store consistent.
 
-Each verb is interrupted again and again: by a signal handler at a random moment, and by a tracing function at a line of
-ours. Afterwards nothing hangs, `check` finds nothing, and every job that was enqueued can be claimed. INTERRUPTS says how
-many for each engine and way (the long run: 3,000).
+Each verb is interrupted repeatedly: by a signal handler at a random time, and by a tracing function at a line of our
+code. Afterwards nothing hangs, `check` finds nothing, and every enqueued job can be claimed. INTERRUPTS sets the number
+for each engine and method (the long run: 3,000).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STORES = [("memory", "memory"), ("rocksdb", "os"), ("rocksdb", "disk"), ("lmdb",
 
 
 class Interrupted(BaseException):
-    """Raised where nobody expects it."""
+    """The exception that interrupts verbs."""
 
 
 @pytest.fixture(params=STORES, ids=[f"{engine}-{durability}" for engine, durability in STORES])
@@ -52,7 +52,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stor
 
 
 def verbs(queue: Queue, kept: Queue) -> list[Callable[[], object]]:
-    """One of each, on whatever is there."""
+    """One call of each verb."""
 
     def settled(how: Callable[[Queue, Any], object], limit: int = 1, of: Queue = queue) -> None:
         claim = of.claim(limit=limit, worker="w")
@@ -94,7 +94,7 @@ def verbs(queue: Queue, kept: Queue) -> list[Callable[[], object]]:
 
 
 def settle_down(store: Store, clock: ManualClock) -> None:
-    """Whatever was interrupted, the store is whole, and each job that waits or was leased can be had."""
+    """After interrupts: the store is consistent, and each waiting or leased job can be claimed."""
     report = store.check()
     assert report.ok, report.findings[:5]
     clock.advance(120)  # leases of claims whose caller was interrupted
@@ -170,7 +170,7 @@ def test_a_signal_handler_raises_at_any_moment(store: tuple[Store, ManualClock])
 
 
 class RaiseAtLine:
-    """Raises once, at the n-th line of ours that is run."""
+    """A tracing function that raises once, at the n-th executed line of our code."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -200,7 +200,7 @@ def test_a_tracing_function_raises_at_any_line(store: tuple[Store, ManualClock])
         sys.settrace(trace)
         try:
             verbs(queue, kept)[number]()
-            lines[number] = max(20, lines[number] - trace.left)  # as many as it has
+            lines[number] = max(20, lines[number] - trace.left)  # the number of lines that the verb runs
         except Interrupted:
             hits += 1
             lines[number] += 10

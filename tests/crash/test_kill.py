@@ -1,6 +1,6 @@
-"""Kill -9, again and again, on the same data: what was acknowledged is there, nothing is half there.
+"""Repeated `kill -9` on the same data: acknowledged calls survive, and no call takes effect in part.
 
-CRASH_ROUNDS sets how often (10 an engine if not said; `make test-crash` says 200).
+CRASH_ROUNDS sets how often (default: 10 for each engine; `make test-crash`: 200).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Server:
         return pid
 
     def reap(self, pid: int) -> int:
-        """How it ended: an exit code, or a signal's number below zero."""
+        """The exit code of a worker, or minus the signal's number."""
         code = self._ask("reap", pid)
         self._alive.discard(pid)
         return code
@@ -61,7 +61,7 @@ class Server:
         return int(self._process.stdout.readline())
 
     def end(self) -> None:
-        """Nobody outlives a test, however it ended."""
+        """Kill all workers: none may outlive its test."""
         for pid in list(self._alive):
             os.kill(pid, signal.SIGKILL)
             self.reap(pid)
@@ -88,7 +88,7 @@ def server(servers: Server) -> Iterator[Server]:
 
 
 class Trial:
-    """One store, killed under its workers round after round."""
+    """One store whose workers are killed in each round."""
 
     def __init__(self, server: Server, folder: Path, engine: str, durability: str, seed: int) -> None:
         self.server = server
@@ -114,7 +114,7 @@ class Trial:
         return started
 
     def kill(self, pid: int, log: Path) -> None:
-        """After a while at work, or, now and then, before it has got there."""
+        """Kill a worker after some work, or sometimes before it has begun."""
         if self.random.random() < 0.15:
             time.sleep(self.random.random() * 0.06)
         else:
@@ -127,7 +127,7 @@ class Trial:
         self.until_grown(pid, log, 0)
 
     def until_grown(self, pid: int, log: Path, size: int) -> None:
-        """Until it has written down more than that."""
+        """Wait until its log is larger than that."""
         until = time.monotonic() + PATIENCE
         while not log.exists() or log.stat().st_size <= size:
             if time.monotonic() > until:
@@ -174,7 +174,7 @@ def test_kill(server: Server, tmp_path: Path, engine: str, durability: str, seed
 
 
 def test_kill_one_of_two(server: Server, tmp_path: Path, seed: int) -> None:
-    """On LMDB the other process goes on, and closes in good order."""
+    """On LMDB the other process continues, and closes cleanly."""
     trial = Trial(server, tmp_path, "lmdb", "disk", seed)
     for _ in range(ROUNDS):
         (victim, log), (survivor, other) = trial.start(2)
@@ -193,7 +193,7 @@ def test_kill_one_of_two(server: Server, tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_kill_while_the_store_is_made(server: Server, tmp_path: Path, engine: str, seed: int) -> None:
-    """The folder is as good as new, or a store: never neither."""
+    """Afterwards the folder can be used for a new store, or is a store."""
     chance = random.Random(seed)
     for number in range(max(6, ROUNDS // 4)):
         url = f"{engine}:{tmp_path / str(number)}"
@@ -208,14 +208,14 @@ def test_kill_while_the_store_is_made(server: Server, tmp_path: Path, engine: st
 
 
 def test_the_audit_notices_what_is_lost(server: Server, tmp_path: Path, seed: int) -> None:
-    """The same, on a log that is cut short behind the engine's back: or the tests above would prove nothing."""
+    """The audit must fail on a log that was truncated: otherwise the tests above would prove nothing."""
     trial = Trial(server, tmp_path, "rocksdb", "os", seed)
     ((pid, log),) = trial.start(1)
     trial.until_grown(pid, log, 60_000)
     os.kill(pid, signal.SIGKILL)
     server.reap(pid)
     wal = max((tmp_path / "data" / "db").glob("*.log"), key=lambda path: path.stat().st_size)
-    os.truncate(wal, wal.stat().st_size // 8)  # a good part may be one large commit that nobody was told of yet
+    os.truncate(wal, wal.stat().st_size // 8)  # the last part may be one large commit that was not acknowledged
     (tmp_path / "data" / "DURABLE").unlink()
     with pytest.raises(AssertionError, match=r"lost|nobody|forgotten|two jobs"):
         trial.verify([log])

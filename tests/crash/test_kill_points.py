@@ -1,9 +1,8 @@
-"""A process that is killed before any of its data system calls leaves a store that opens, with all that was acknowledged.
+"""A process killed before any of its data system calls leaves a store that opens with all acknowledged calls.
 
-A working process is recorded under strace once; what it would have left, had it been killed before call number n, is the
-files with the first n calls played back: every byte that it wrote, since the system goes on. A few processes are really
-killed there, by strace's fault injection. KILL_POINTS sets how many points an engine has (16; `make test-crash` says
-2,000).
+A working process is recorded once under strace. The files after a kill before call n are the result of replaying the
+first n calls: every written byte, since the system continues to run. A few processes are really killed there, by
+strace's fault injection. KILL_POINTS sets the number of points for each engine (16; `make test-crash`: 2,000).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tests.crash.said import Said
 from tests.crash.test_power_loss import folder  # noqa: F401 - a fixture
 
 POINTS = int(os.environ.get("KILL_POINTS", "16"))
-#: Points of one recorded run, at most; and how many processes are really killed.
+#: The most points of one recorded run; and the number of processes that are really killed.
 A_RUN = 500
 KILLS = 2 if POINTS < 100 else 20
 CALLS = 60 if POINTS < 100 else 250
@@ -35,7 +34,7 @@ pytestmark = [
 
 
 def worker(engine: str, run: Path, seed: int) -> list[str]:
-    """The command of a process that works in `run`, and says what was acknowledged."""
+    """The command of a process that works in `run` and logs acknowledged calls."""
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir()
     command = [sys.executable, "-m", "tests.crash.power_worker", f"{engine}:{run / 'data'}", "disk", str(run / "log")]
@@ -64,7 +63,7 @@ def test_killed_before_a_system_call(engine: str, folder: Path) -> None:  # noqa
 
 
 def judge(run: Recorded, target: Path, where: str) -> bool:
-    """Whether there was a store. It opens, and has all that was acknowledged, and nothing that did not happen."""
+    """Whether there was a store. Asserts that it opens, with all acknowledged calls and no invented events."""
     image = run.images.killed(run.said.marks)
     if "FORMAT" not in image.files:
         return False
@@ -77,7 +76,7 @@ def judge(run: Recorded, target: Path, where: str) -> bool:
 
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_really_killed(engine: str, folder: Path) -> None:  # noqa: F811 - the fixture
-    """By strace, before the n-th call of a kind; the calls of all threads are counted."""
+    """Killed by strace before the n-th call of a kind, counted over all threads."""
     chance = random.Random(18)
     killed = 0
     for number in range(KILLS):

@@ -1,4 +1,4 @@
-"""Processes that open a store, work and close it, again and again, on one path: every open succeeds, at once or after a wait."""
+"""Several processes repeatedly open one store, work and close it: every opening succeeds, perhaps after a wait."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The process that is killed: threads that do everything a store can, and say so, before and after each call.
+"""The process that is killed: its threads call all verbs, and log each call before and after.
 
-    python -m tests.crash.worker        waits for lines on its standard input: url, log, seed, process number
-                                        forks a child that works, answers its pid; "reap <pid>" answers how it ended
+    python -m tests.crash.worker        reads lines on its standard input: url, log, seed, process number
+                                        forks a child that works, prints its pid; "reap <pid>" prints how it ended
 
-The server itself opens nothing, so that a fork costs a few milliseconds and inherits no thread.
+The server itself opens no store, so that a fork costs a few milliseconds and inherits no thread.
 
-The log is one file a process, written by single appends (they survive a kill): ["B", call, verb, arguments] before a call,
-["E", call, outcome] after it has returned and before the next. A call without its end was in flight.
+Each process has one log file, written by single appends, which survive a kill: ["B", call, verb, arguments] before a
+call, ["E", call, outcome] after it has returned. A call without its "E" was in flight.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tenure.storage.segments import SegmentedTransaction, SegmentUse
 
 THREADS = 4
 QUEUES = ("plain", "kept")
-PLENTY = 150  # waiting jobs from which on more are consumed than made
+PLENTY = 150  # with more waiting jobs than this, workers consume more than they produce
 KEYS = 400
 
 
 def payload(call: str, index: int, size: int) -> bytes:
-    """What job `index` of a call carries: the audit can make it again."""
+    """The payload of job `index` of a call, which the audit can compute too."""
     text = f"{call}/{index};".encode()
     return (text * (size // len(text) + 1))[:size]
 
@@ -75,7 +75,7 @@ class Worker:
             self._random.choices(functions, weights)[0]()
 
     def _call(self, verb: str, arguments: dict[str, Any], work: Any) -> Any:
-        """Say what is to be done, do it, say what came of it. `work` returns (outcome for the log, result)."""
+        """Log the call, run it, log its outcome. `work` returns (outcome for the log, result)."""
         call = f"{self._name}.{self._calls}"
         self._calls += 1
         self._log.say("B", call, verb, arguments)
@@ -97,7 +97,7 @@ class Worker:
         job: dict[str, Any] = {"size": 70_000 + int(roll() * 150_000) if roll() < 0.04 else 20 + int(roll() * 300)}
         if roll() < 0.25:
             job["key"] = f"k{self._random.randrange(KEYS)}"
-            job["size"] = 30  # the same payload whoever uses the key
+            job["size"] = 30  # every use of a key has the same payload
         if roll() < 0.25:
             job["delay"] = round(roll() * 0.3, 3)
         if roll() < 0.3:
@@ -113,7 +113,7 @@ class Worker:
 
     def _enqueue_many(self) -> None:
         count = self._random.randint(2, 20)
-        if self._random.random() < 0.5:  # plain ones, which may be kept as one record
+        if self._random.random() < 0.5:  # plain jobs, which may be stored as one segment
             self._enqueue_jobs("enqueue_many", [{"size": self._random.randint(20, 300)} for _ in range(count)])
         else:
             self._enqueue_jobs("enqueue_many", [self._job() for _ in range(count)])
@@ -228,7 +228,7 @@ class Worker:
 
 
 class Shared:
-    """What the threads of a process share; only roughly right, and no harm in that."""
+    """State shared by the threads of a process, without locks: it may be inexact."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -238,7 +238,7 @@ class Shared:
 
 def work(url: str, durability: str, path: str, seed: int, name: str) -> None:
     log = Log(path)
-    faulthandler.register(signal.SIGUSR1)  # one that hangs is asked where
+    faulthandler.register(signal.SIGUSR1)  # prints the stacks of a hanging worker
     store = tenure.open(url, durability=durability, sweep=0.02)  # type: ignore[arg-type]
     shared = Shared()
     signal.signal(signal.SIGTERM, lambda *_: shared.stop.set())
@@ -284,6 +284,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    # Jobs enqueued together stay together where they can, whatever the queue is used to.
+    # Batches become segments even if the queue's recent claims would make them rows.
     SegmentedTransaction.LEAST, SegmentUse.RESTS = 2, 0
     serve()

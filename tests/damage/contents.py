@@ -1,4 +1,4 @@
-"""A small store with something of everything in it, and every question its users could ask about it."""
+"""A small store with every kind of row, and the queries and verbs whose answers are compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Known = dict[str, Any]
 
 
 def clock_at(phase: int) -> ManualClock:
-    """The clock of the n-th opening: each a minute after the last, within one boot of the machine."""
+    """The clock of the n-th opening: a minute after the last one, in the same boot of the machine."""
     clock = ManualClock(START_MS)
     clock.advance(60 * phase)
     return clock
@@ -35,7 +35,7 @@ PHASES = 3
 
 
 def fill(store: Store, phase: int, known: Known) -> None:
-    """One phase of the store's life; between phases it is closed and opened again."""
+    """Fill the store in one phase; between phases it is closed and opened again."""
     ids: list[list[str]] = known.setdefault("ids", [])
     if phase == 0:
         store.apply(
@@ -77,7 +77,7 @@ def _jobs(name: str, tenant: str, phase: int) -> list[NewJob]:
 
 
 def _alike(phase: int) -> list[bytes]:
-    """Plain ones: kept as one record, of which claims take the beginning."""
+    """Payloads of plain jobs, stored as one segment, of which claims take the first jobs."""
     return [b"alike %d/%d" % (phase, n) for n in range(40)]
 
 
@@ -111,7 +111,7 @@ Question = tuple[str, Callable[[], Any]]
 
 
 def looks(store: Store, known: Known) -> list[Question]:
-    """Questions that change nothing."""
+    """Queries, which change nothing."""
     asked: list[Question] = []
     for name, tenant in QUEUES:
         queue = store.queue(name, tenant=tenant)
@@ -134,7 +134,7 @@ def looks(store: Store, known: Known) -> list[Question]:
 
 
 def verbs(store: Store, known: Known) -> list[Question]:
-    """What its users do next, and the answers that depend on what is stored."""
+    """Verbs whose answers depend on the stored rows."""
     asked: list[Question] = []
     for name, tenant, claim_id in known["claims"]:
         queue = store.queue(name, tenant=tenant)
@@ -142,7 +142,7 @@ def verbs(store: Store, known: Known) -> list[Question]:
         asked.append((f"claim again {tenant}/{name} {claim_id}", repeat))
     for name, tenant, key in known["keys"]:
         queue = store.queue(name, tenant=tenant)
-        # With another payload it must be refused, and so tells of the key without adding a job in any case.
+        # With another payload it must be refused: this checks the key without adding a job.
         asked.append((f"key {key}", partial(_conflict, queue, key)))
     for name, tenant, request in known["requests"]:
         asked.append((f"request {request}", partial(_request, store, name, tenant, request)))
@@ -154,7 +154,7 @@ def verbs(store: Store, known: Known) -> list[Question]:
 
 
 def answer(question: Callable[[], Any]) -> str:
-    """A digest of the answer; lets errors through."""
+    """A digest of the answer. Raises the question's error."""
     return hashlib.blake2b(repr(question()).encode(), digest_size=12).hexdigest()
 
 
@@ -191,7 +191,7 @@ def _conflict(queue: Queue, key: str) -> object:
 
 
 def _request(store: Store, name: str, tenant: str, request: str) -> object:
-    """Asked again, it must not add a job."""
+    """Repeat a request: it must not add a job."""
     return backend_of(store).once(request.encode()).enqueue(QueueName(tenant, name), [JobRequest(request.encode())])
 
 

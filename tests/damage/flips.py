@@ -1,18 +1,18 @@
-"""Flipped bytes, one at a time, all over the files of a small store: what comes of each.
+"""Flips bytes, one at a time, in all files of a small store, and records the outcome of each.
 
     python -m tests.damage.flips --count 2000       prints the table
 
-    refused at open   a typed error, before anything is served
+    refused at open   a typed error on opening
     Corrupt raised    by one of the questions
-    another error     by one of the questions: typed, and loud
-    found by check    some answer may be wrong, and check() says so
-    process died      loud (LMDB follows a damaged pointer out of its map)
-    harmless          every answer is the undamaged store's
+    another error     a typed error of one of the questions
+    found by check    an answer may be wrong, and check() reports it
+    process died      a crash (LMDB follows a damaged pointer out of its map)
+    harmless          every answer equals the undamaged store's
     untyped           an exception that is not ours                          must be 0
     hung              no answer within a minute                              must be 0
-    silent            an answer differs, and nothing said so                 must be 0
+    silent            an answer differs, and nothing reported it             must be 0
 
-Each try is a process of its own, forked from one that never opened a store: what a damaged file does to a process ends there.
+Each try runs in its own process, forked from one that never opened a store, so that a crash affects only that try.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OUTCOMES = (*LOUD, "harmless", *WRONG)
 PATIENCE = 60.0
 AT_ONCE = 2
 
-#: Which share of the tries goes to which files. Within a share each file is as likely, and within a file each byte.
+#: The share of tries for each kind of file. Within a share files are equally likely, and bytes within a file.
 SHARES = {
     "rocksdb": {
         "db/*.sst": 40, "db/*.log": 24, "db/MANIFEST-*": 12, "db/CURRENT": 4, "db/OPTIONS-*": 3, "db/IDENTITY": 2,
@@ -74,7 +74,7 @@ class Tried(NamedTuple):
 
 
 def build(engine: str, folder: Path) -> contents.Known:
-    """Fill a store over several lives, the last of which ends without closing, so that its log holds rows too."""
+    """Fill a store in several phases; the last ends without closing, so that the log holds rows too."""
     code = "import sys; from tests.damage import flips; flips._build(*sys.argv[1:])"
     subprocess.run([sys.executable, "-c", code, engine, str(folder)], cwd=ROOT, check=True)
     (folder / "data" / "db" / "LOCK").unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def _build(engine: str, folder: str) -> None:
 
 
 def sample(engine: str, store: Path, count: int, chance: random.Random) -> list[Flip]:
-    """That many flips, no two the same, each share as large as it should be."""
+    """`count` different flips, distributed over the shares."""
     shares = SHARES[engine]
     chosen: dict[Flip, None] = {}
     for pattern, share in shares.items():
@@ -117,7 +117,7 @@ def sample(engine: str, store: Path, count: int, chance: random.Random) -> list[
 def _offset(file: Path, chance: random.Random) -> int:
     size = file.stat().st_size
     if file.name == "data.mdb" and chance.random() < 0.5:
-        # The heads of pages are where a flip misleads without touching a row; the first two are the meta pages.
+        # Page headers: a flip there misleads without changing a row. The first two pages are the meta pages.
         page = chance.randrange(2) if chance.random() < 0.15 else chance.randrange(size // 4096)
         return page * 4096 + chance.randrange(96)
     return chance.randrange(size)
@@ -128,11 +128,11 @@ def _mask(chance: random.Random) -> int:
 
 
 def copy(source: Path, target: Path, flip: Flip | None) -> None:
-    """Large files that nobody writes to in place are linked, except the one that is damaged."""
+    """Copy a store and apply the flip. Large files that are never written in place are linked, unless damaged."""
     (target / "db").mkdir(parents=True)
     for file in source.rglob("*"):
         name = file.relative_to(source)
-        if not file.is_file():  # a folder, or the socket that an owner left
+        if not file.is_file():  # a folder, or an owner's socket
             continue
         if file.suffix in (".sst", ".log") and (flip is None or str(name) != flip.file):
             os.link(file, target / name)
@@ -150,7 +150,7 @@ def copy(source: Path, target: Path, flip: Flip | None) -> None:
 
 
 def answers(url: str, known: contents.Known) -> tuple[dict[str, str], str, str]:
-    """Open it and ask everything: the answers, and what was said first (an outcome and its words; nothing: "")."""
+    """Open the store and ask all questions. Returns the answers, and the first error's kind and text ("" if none)."""
     found: dict[str, str] = {}
     outcome = detail = ""
     try:
@@ -159,7 +159,7 @@ def answers(url: str, known: contents.Known) -> tuple[dict[str, str], str, str]:
         return found, "refused at open", f"{type(error).__name__}: {error}"
     for questions in (contents.looks, None, contents.verbs):
         if questions is None:
-            with contextlib.suppress(Corrupt):  # whatever it could not read was told by a question, or is told here
+            with contextlib.suppress(Corrupt):  # a question has reported it already
                 report = store.check()
                 if report.findings and not outcome:
                     outcome, detail = "found by check", f"{report.findings[0].rule}: {report.findings[0].detail}"
@@ -171,7 +171,7 @@ def answers(url: str, known: contents.Known) -> tuple[dict[str, str], str, str]:
                 found[name] = contents.answer(question)
             except TenureError as error:
                 found[name] = type(error).__name__
-                # A wrong argument or a lost lease is an answer; only what tells of the store's state is loud.
+                # InvalidArgument and LeaseLost are answers; only errors about the store's state count as reports.
                 if isinstance(error, tenure.errors.StoreError) and outcome not in LOUD[:3]:
                     outcome = "Corrupt raised" if isinstance(error, Corrupt) else "another error"
                     detail = f"{name}: {type(error).__name__}: {error}"
@@ -193,7 +193,7 @@ def judge(url: str, known: contents.Known, good: dict[str, str]) -> tuple[str, s
 
 
 def run(engine: str, folder: Path, flips: Sequence[Flip]) -> list[Tried]:
-    """Try each flip of the store in `folder`, in a server process of its own (see `serve`)."""
+    """Try each flip of the store in `folder`, in a separate server process (see `serve`)."""
     (folder / "flips.json").write_text(json.dumps(flips))
     code = "import sys; from tests.damage import flips; flips.serve(*sys.argv[1:])"
     done = subprocess.run(
@@ -205,7 +205,7 @@ def run(engine: str, folder: Path, flips: Sequence[Flip]) -> list[Tried]:
 
 
 def serve(engine: str, folder: str) -> None:
-    """Fork a process for each try, a few at once, and print what came of it. Opens nothing itself."""
+    """Fork a process for each try, a few at once, and print the outcomes. Opens no store itself."""
     base = Path(folder)
     known = json.loads((base / "known.json").read_text())
     good = _baseline(engine, base, known)
@@ -223,7 +223,7 @@ def serve(engine: str, folder: str) -> None:
 
 
 def _baseline(engine: str, base: Path, known: contents.Known) -> dict[str, str]:
-    """The undamaged store's answers, asked twice of two copies: they must be the same, or nothing can be told."""
+    """The undamaged store's answers. Two copies must give the same ones, or comparisons are meaningless."""
     found = []
     for name in ("good-1", "good-2"):
         copy(base / "data", base / name / "data", None)
@@ -244,7 +244,7 @@ def _fork(work: Any, folder: Path) -> int:
         return pid
     code = 1
     try:
-        # The driver's own last words (an assertion, an abort) belong to the try.
+        # Capture the driver's own messages (an assertion, an abort).
         fd = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT)
         os.dup2(fd, 1)
         os.dup2(fd, 2)
@@ -311,7 +311,7 @@ def _kind(engine: str, file: str) -> str:
 
 
 def trial(engine: str, folder: Path, count: int, seed: int) -> list[Tried]:
-    """Build, flip, and make sure that what was linked into the copies stayed as it was."""
+    """Build a store and try the flips; assert that the linked files did not change."""
     folder.mkdir(parents=True, exist_ok=True)
     build(engine, folder)
     store = folder / "data"

@@ -1,4 +1,4 @@
-"""A store in which every space has rows, and what it takes to plant damage in it and to see what repair changed."""
+"""A store in which every space has rows, with helpers to damage it and to compare its rows after a repair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = dict[tuple[int, bytes], bytes]
 
 
 class Garden:
-    """A store on a manual clock; jobs by name."""
+    """A store on a manual clock, whose jobs have names."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.clock = ManualClock()
@@ -94,7 +94,7 @@ class Garden:
         return keyspace.ready(self.number, state.priority, state.visible_at_ms, self.job(name))
 
     def lease(self, claim: Any) -> tuple[bytes, bytes, records.LeaseRecord]:
-        """Its id, its key, its record."""
+        """A claim's lease: its id, key and record."""
         key = keyspace.of_queue(self.number, claim.lease)
         return claim.lease, key, records.decode_lease(self.get(keyspace.LEASES, key), claim.lease)
 
@@ -109,7 +109,7 @@ class Garden:
         self.write(lambda tx: tx.delete(space, key))
 
     def spoil(self, space: int, key: bytes) -> None:
-        """Flip a bit in the middle of a value, below the engine's own checks."""
+        """Flip a bit in the middle of a value, below the engine's checks."""
         value = bytearray(self.get(space, key))
         value[len(value) // 2] ^= 0x04
         self.put(space, key, bytes(value))

@@ -1,4 +1,4 @@
-"""Closing, and the end of the interpreter, while other threads are at work: they finish, or are told that it is closed."""
+"""Closing a store, or ending the interpreter, while threads work: their verbs finish, or raise StoreClosed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ engines = pytest.mark.parametrize(
 
 
 class Busy:
-    """Threads that enqueue and look until they are refused."""
+    """Threads that enqueue and query until they get StoreClosed."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._queue = store, store.queue("work")
@@ -97,7 +97,7 @@ sys.exit(7)
 
 @pytest.mark.parametrize(("engine", "durability"), [("rocksdb", "disk"), ("rocksdb", "os"), ("lmdb", "disk")])
 def test_the_interpreter_ends_while_threads_work(tmp_path: Path, engine: str, durability: str) -> None:
-    """Daemon threads are cut off wherever they are; inside a driver, that would abort the process."""
+    """Daemon threads are stopped anywhere; inside a driver, that would abort the process."""
     for number in range(3):
         url = f"{engine}:{tmp_path / str(number)}"
         done = subprocess.run(

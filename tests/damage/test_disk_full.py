@@ -1,4 +1,4 @@
-"""A full disk: a typed error, nothing acknowledged is lost, and with room the store goes on."""
+"""A full disk gives a typed error, no acknowledged call is lost, and the store continues once there is room."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def grow_until_full(queue: tenure.Queue) -> tuple[list[str], StoreError]:
-    """Enqueue until it is refused; what was acknowledged, and how it was refused."""
+    """Enqueue until it is refused. Returns the acknowledged jobs and the error."""
     made: list[str] = []
     for number in range(10_000):
         try:
@@ -55,7 +55,7 @@ def test_a_full_disk(small_disk: Path, engine: str) -> None:
     assert isinstance(error, Unavailable), repr(error)
     assert "disk is full" in str(error)
     assert made
-    for _ in range(3):  # it says so as long as it lasts, and never takes what it cannot keep
+    for _ in range(3):  # every enqueue is refused while the disk is full
         with pytest.raises(Unavailable):
             queue.enqueue(b"x" * 100_000)
     with contextlib.suppress(TenureError):
@@ -67,7 +67,7 @@ def test_a_full_disk(small_disk: Path, engine: str) -> None:
         assert_sound(store)
         there = {job.id for job in queue.list("ready", limit=10_000)}
         assert {first, *made} <= there, "acknowledged and lost"
-        assert len(there) <= len(made) + 1 + 4, "what was refused is there, more than once"
+        assert len(there) <= len(made) + 1 + 4, "refused jobs are stored"
         for number, job_id in enumerate(made):
             job = queue.get(job_id)
             assert job is not None
@@ -81,20 +81,20 @@ def test_a_full_disk(small_disk: Path, engine: str) -> None:
 
 @pytest.mark.parametrize("durability", ["disk", "os"])
 def test_rocksdb_goes_on_by_itself_once_there_is_room(small_disk: Path, durability: Any) -> None:
-    """Full and freed three times, with threads at work: refused while it lasts, then everything works again."""
+    """The disk is filled and freed three times while threads work: verbs are refused while it is full, then work."""
     ballast = small_disk / "ballast"
     with tenure.open(f"rocksdb:{small_disk / 'data'}", durability=durability, sweep=0.1) as store:
         queue = store.queue("work")
         kept = [queue.enqueue(b"first").id]
         for number in range(3):
-            with contextlib.suppress(OSError):  # as much of it as there is room for
+            with contextlib.suppress(OSError):  # writes as much as there is room for
                 ballast.write_bytes(bytes(12 << 20))
             made, refusals = work_until_full(store, number)
             kept += made
             assert {type(error) for error in refusals} == {Unavailable}
             assert any("space" in str(error) for error in refusals), refusals
             ballast.unlink()
-            assert eventually(lambda: works(store)), "it did not go on"
+            assert eventually(lambda: works(store)), "the store did not continue"
             assert_sound(store)
             for job_id in kept:
                 assert queue.get(job_id) is not None, "acknowledged and lost"
@@ -222,7 +222,7 @@ def test_a_store_on_a_disk_that_is_full_already(small_disk: Path, engine: str) -
     try:
         with tenure.open(url, sweep=False) as store, contextlib.suppress(Unavailable):
             store.queue("work").enqueue(b"x" * 200_000)
-    except StoreError as error:  # it opens and serves, or says why not
+    except StoreError as error:  # it opens and works, or gives the reason
         said = str(error)
     assert said == "" or "space" in said or "full" in said, said
     ballast.unlink()

@@ -1,4 +1,4 @@
-"""After a failed sync nothing is known of what the disk has: the store stops, says so, and closes."""
+"""After a failed sync the disk's contents are unknown: the store stops, reports it, and can be closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenure.testing.harness import driver_of
 
 
 class Failing:
-    """The driver, whose syncs fail from now on."""
+    """A wrapper of the driver whose syncs fail."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
@@ -62,8 +62,8 @@ def test_fail_stop_at_disk(tmp_path: Path) -> None:
     tries = driver.tries
     must_have_stopped(store)
     driver.failing = False
-    must_have_stopped(store)  # a later sync that works proves nothing about the one that failed
-    assert driver.tries == tries, "it was tried again"
+    must_have_stopped(store)  # a later successful sync proves nothing about the failed one
+    assert driver.tries == tries, "the sync was repeated"
     store.close()
     store.close()
     with pytest.raises(StoreClosed):
@@ -74,7 +74,7 @@ def test_fail_stop_at_disk(tmp_path: Path) -> None:
         assert_sound(again)
 
 
-def test_all_who_wait_for_a_failed_sync_are_told(tmp_path: Path) -> None:
+def test_all_callers_that_wait_for_a_failed_sync_get_the_error(tmp_path: Path) -> None:
     store, driver = opened(tmp_path, "disk")
     queue = store.queue("work")
     queue.enqueue(b"durable")
@@ -98,7 +98,7 @@ def test_all_who_wait_for_a_failed_sync_are_told(tmp_path: Path) -> None:
 
 
 def test_fail_stop_at_os(tmp_path: Path) -> None:
-    """Nobody waits for the sync there; the next to come is told."""
+    """At `os` no caller waits for the sync; the next verb gets the error."""
     store, driver = opened(tmp_path, "os")
     queue = store.queue("work")
     made = queue.enqueue(b"written").id
@@ -114,7 +114,7 @@ def test_fail_stop_at_os(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_stops_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it was for want of space or of file handles (`test_disk_full`)."""
+    """Except for lack of space or file handles (`test_disk_full`)."""
     store, driver = opened(tmp_path, "disk")
     queue = store.queue("work")
     made = queue.enqueue(b"durable").id

@@ -1,4 +1,4 @@
-"""No flipped byte goes unnoticed: see `flips` for what is done. DAMAGE_FLIPS sets how many, for both engines together."""
+"""No flipped byte goes unnoticed (see `flips`). DAMAGE_FLIPS sets the number of flips for both engines together."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_no_flipped_byte_is_silent(engine: str, tmp_path: Path, capsys: pytest.C
     assert loud > COUNT // 4, "hardly any flip was noticed: were the files damaged at all?"
 
 
-def test_a_wrong_answer_is_told_from_a_good_one(tmp_path: Path) -> None:
-    """The judge is judged: a store that differs, and says nothing, is silent."""
+def test_a_wrong_answer_is_detected(tmp_path: Path) -> None:
+    """Tests the judge: a store that gives other answers without an error is `silent`."""
     known = flips.build("lmdb", tmp_path)
     flips.copy(tmp_path / "data", tmp_path / "copy" / "data", None)
     good, outcome, _ = flips.answers(f"lmdb:{tmp_path / 'copy' / 'data'}", known)

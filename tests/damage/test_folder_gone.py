@@ -1,4 +1,4 @@
-"""The folder is removed, moved or replaced under an open store: it notices, and stops."""
+"""A store whose folder is removed, moved or replaced notices it and stops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def database_removed(data: Path) -> None:
 
 @engines
 @pytest.mark.parametrize("change", [shutil.rmtree, replaced, moved, database_removed])
-def test_it_stops(tmp_path: Path, engine: str, durability: str, change: Callable[[Path], None]) -> None:
+def test_the_store_stops_when_its_folder_is_gone(
+    tmp_path: Path, engine: str, durability: str, change: Callable[[Path], None]
+) -> None:
     data = tmp_path / "data"
     store = tenure.open(f"{engine}:{data}", durability=durability, sweep=False)  # type: ignore[arg-type]
     queue = store.queue("work")
@@ -47,11 +49,11 @@ def test_it_stops(tmp_path: Path, engine: str, durability: str, change: Callable
         return False
 
     if durability == "disk":
-        assert refused(), "acknowledged into nothing"
+        assert refused(), "a call was acknowledged without a folder"
     assert eventually(refused)
     with pytest.raises(Unavailable):
         store.sweep()
-    with contextlib.suppress(Unavailable):  # it may say once more that it could not make everything durable
+    with contextlib.suppress(Unavailable):  # `close` may report again that it could not sync
         store.close()
 
 

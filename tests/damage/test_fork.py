@@ -1,4 +1,4 @@
-"""Forks: the child's copy of a store answers StoreClosed, whatever its parent was doing, and the parent goes on."""
+"""Forks: the child's copy of a store raises StoreClosed, whatever the parent was doing, and the parent continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tenure.testing.harness import driver_of
 
 PATIENCE = 50.0
 engines = pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
-# Python warns of every fork beside threads: that is what is tested here.
+# Python warns of every fork in a process with threads: that is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 
 
@@ -36,7 +36,7 @@ def store(engine: str, tmp_path: Path) -> Iterator[Store]:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Run it in a fork; the exit code (0 if it returned), or minus the signal it was ended with for hanging."""
+    """Run `work` in a fork. Returns the exit code (0 if it returned), or minus the signal that ended it."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -77,7 +77,7 @@ def everything_refused(store: Store) -> None:
         lambda: store.sweep(),
     ):
         refused(call)
-    store.close()  # harms nobody
+    store.close()  # does nothing
 
 
 @engines
@@ -92,7 +92,7 @@ def test_a_child_is_refused_and_the_parent_goes_on(store: Store) -> None:
 
 @engines
 def test_forked_while_threads_are_at_work(store: Store) -> None:
-    """Whatever lock a thread held at that moment, the child has no thread that would let go of it."""
+    """A thread of the parent may hold any lock at the fork, and the child has no thread that would release it."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -141,7 +141,7 @@ def test_forked_while_a_thread_is_in_the_gate_of_lmdb(tmp_path: Path) -> None:
 
 @engines
 def test_a_child_that_drops_the_store_harms_nothing(store: Store) -> None:
-    """It ends like any program, and the driver's objects it inherited are taken down."""
+    """It exits normally, and the driver's inherited objects are destroyed."""
     queue = store.queue("work")
     made = [queue.enqueue(b"%d" % n).id for n in range(50)]
 
@@ -157,7 +157,7 @@ def test_a_child_that_drops_the_store_harms_nothing(store: Store) -> None:
 
 @engines
 def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path: Path) -> None:
-    """A child that outlives its parent must not keep the store from the next process."""
+    """A child that outlives its parent must not keep the next process from opening the store."""
     url = f"{engine}:{tmp_path / 'data'}"
     code = (
         "import os, sys, time, tenure\n"
@@ -173,7 +173,7 @@ def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path
         child = int(owner.stdout.readline())
         owner.wait(PATIENCE)
     try:
-        os.kill(child, 0)  # it lives
+        os.kill(child, 0)  # it is running
         with tenure.open(url, sweep=False) as store:
             assert store.queue("work").counts().ready == 1
             assert_sound(store)
@@ -182,7 +182,7 @@ def test_the_lock_ends_with_its_owner_though_a_child_lives(engine: str, tmp_path
 
 
 def test_a_child_of_a_process_that_used_rocksdb_opens_none(tmp_path: Path) -> None:
-    """RocksDB's background threads are not there: its first flush would wait for ever. Nothing is made or changed."""
+    """Without RocksDB's background threads its first flush would wait for ever. No file is created or changed."""
     url = f"rocksdb:{tmp_path / 'data'}"
     with tenure.open(url, sweep=False) as store:
         store.queue("work").enqueue(b"kept")
@@ -209,13 +209,13 @@ def test_a_child_of_a_process_that_used_rocksdb_opens_none(tmp_path: Path) -> No
 
 
 def test_a_child_leaves_the_handles_alone_that_a_closed_store_had() -> None:
-    """By then they are somebody else's: here, those of pipes."""
+    """The handles' numbers are reused by then: here, by pipes."""
     loop = EventLoop(lambda requests: [])
     loop.stop()
     pipes = [os.pipe() for _ in range(8)]
 
     def use() -> None:
-        loop.disown()  # what a listener that is still referred to does after a fork
+        loop.disown()  # a listener that is still referenced does this after a fork
         for reading, writing in pipes:
             os.write(writing, b"x")
             assert os.read(reading, 1) == b"x"
@@ -228,7 +228,7 @@ def test_a_child_leaves_the_handles_alone_that_a_closed_store_had() -> None:
 @engines
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 def test_a_child_ends_like_any_process(engine: str, tmp_path: Path, closed: bool) -> None:
-    """By `sys.exit`, so that all that runs when a process ends is run: its exit code is its own."""
+    """Through `sys.exit`, so that all exit handlers run, with its own exit code."""
     code = (
         "import os, sys, tenure\n"
         "store = tenure.open(sys.argv[1])\n"
@@ -255,4 +255,4 @@ def test_a_child_ends_like_any_process(engine: str, tmp_path: Path, closed: bool
     assert done.returncode == 0, done.stderr
     *said, codes = done.stdout.splitlines()
     assert codes.split() == [str(number) for number in range(20)]
-    assert said == [f"child {number}" for number in range(20)], "what it printed is written out"
+    assert said == [f"child {number}" for number in range(20)], "its output is flushed"

@@ -1,4 +1,4 @@
-"""A damaged job at the head of the queue: in the engine's own files, not only in its values."""
+"""A damaged job at the front of the queue, damaged in the engine's files and not only in its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.damage.planting import Garden, garden
 
 
 def flip_all(file: Path, pattern: bytes, at: int = 0) -> int:
-    """Flip a bit wherever the pattern is in a file; how often that was."""
+    """Flip a bit wherever the pattern occurs in a file. Returns how often."""
     data = bytearray(file.read_bytes())
     count, place = 0, data.find(pattern)
     while place >= 0:
@@ -54,11 +54,11 @@ def test_lmdb_goes_on_past_a_row_damaged_in_its_file(tmp_path: Path) -> None:
         assert {made[0], made[3]} <= {finding.job_id for finding in report.findings}
         assert report.ok
         assert store.check().clean
-        assert not queue.claim(limit=5), "only now is the queue empty"
+        assert not queue.claim(limit=5), "now the queue is empty"
 
 
 def test_rocksdb_goes_on_past_a_damaged_block(tmp_path: Path) -> None:
-    """Its damage comes in blocks of many jobs: those of other blocks are still served, and none is called empty."""
+    """A damaged block has many jobs: jobs of other blocks are still served, and the queue does not look empty."""
     url = f"rocksdb:{tmp_path / 'data'}"
     chance = random.Random(3)
     with tenure.open(url, sweep=False) as store:
@@ -83,7 +83,7 @@ def test_rocksdb_goes_on_past_a_damaged_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["memory", "rocksdb", "lmdb"])
-def test_others_go_on(tmp_path: Path, engine: str) -> None:
+def test_other_queues_and_jobs_are_not_affected(tmp_path: Path, engine: str) -> None:
     made: Garden = garden(engine, tmp_path)
     queue = made.queue
     made.ids["urgent"] = queue.enqueue(NewJob(b"urgent", priority=9)).id
@@ -97,6 +97,6 @@ def test_others_go_on(tmp_path: Path, engine: str) -> None:
     with pytest.raises(Corrupt) as raised:
         queue.claim(limit=50)
     assert raised.value.job_id == made.ids["urgent"]
-    assert len(made.other.claim(limit=5)) == 3, "another queue has nothing to do with it"
+    assert len(made.other.claim(limit=5)) == 3, "another queue is not affected"
     assert queue.ack_many(list(made.claim)).lost == []
     made.close()

@@ -1,4 +1,4 @@
-"""Who has the store: a second process is told, and a killed owner leaves nothing behind."""
+"""Ownership: a second process learns who has the store, and a killed owner does not block the next."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def files(url: str) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_second_process_is_told_who_has_it(url: str, owner: subprocess.Popen[str]) -> None:
+def test_a_second_process_learns_who_has_the_store(url: str, owner: subprocess.Popen[str]) -> None:
     before = files(url)
     with pytest.raises(StoreLocked) as locked:
         tenure.open(url, sweep=False)
@@ -66,7 +66,7 @@ def test_a_second_process_is_told_who_has_it(url: str, owner: subprocess.Popen[s
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
-def test_twice_in_one_process_is_said_so(tmp_path: Path, engine: str) -> None:
+def test_a_second_opening_in_one_process_has_its_own_message(tmp_path: Path, engine: str) -> None:
     url = f"{engine}:{tmp_path / 'data'}"
     with tenure.open(url, sweep=False) as store:
         with pytest.raises(StoreLocked, match="this process") as locked:
@@ -88,9 +88,7 @@ def test_a_killed_owner_leaves_nothing_in_the_way(url: str, owner: subprocess.Po
 def test_an_owner_that_cannot_be_read_is_another_process(
     url: str, owner: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        joined, "PATIENCE", 0.5
-    )  # it may be about to let us in: that it never does takes a minute to see
+    monkeypatch.setattr(joined, "PATIENCE", 0.5)  # the caller waits a minute for an owner that may be about to listen
     Path(url.removeprefix("rocksdb:"), "OWNER").write_bytes(b"\xff\0{")
     with pytest.raises(StoreLocked, match="another process"):
         tenure.open(url, sweep=False)

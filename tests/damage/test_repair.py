@@ -1,4 +1,4 @@
-"""check() finds each kind of damage, and nothing else; with repair=True it says what it did, and saves what can be saved."""
+"""check() finds each kind of damage and nothing else; with repair=True it reports its repairs, and saves all it can."""
 
 from __future__ import annotations
 
@@ -58,22 +58,22 @@ def grown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Garden]:
     made.close()
 
 
-def told(grown: Garden, report: Report) -> list[tuple[str, str | None]]:
-    """(rule, job) of each finding, jobs by their names here."""
+def findings_of(grown: Garden, report: Report) -> list[tuple[str, str | None]]:
+    """(rule, job's name) of each finding."""
     names = {job_id: name for name, job_id in grown.ids.items()}
     return [(f.rule, None if f.job_id is None else names.get(f.job_id, f.job_id)) for f in report.findings]
 
 
 def mended(grown: Garden) -> Report:
-    """Repair: everything found is said to be mended, and a second look finds nothing."""
+    """Repair the store: every finding is repaired, and a second check finds nothing."""
     looked = grown.store.check()
     assert not looked.clean
     assert not looked.ok
     assert all(finding.repair is None for finding in looked.findings)
     report = grown.store.check(repair=True)
-    # Mending goes in passes, and a later one may meet what an earlier one uncovered: nothing of another job, though.
-    first, all_of_them = told(grown, looked), told(grown, report)
-    assert all_of_them[: len(first)] == first, "repair found something else than check"
+    # Repair runs in passes, and a later pass may find more, but not of another job.
+    first, all_of_them = findings_of(grown, looked), findings_of(grown, report)
+    assert all_of_them[: len(first)] == first, "repair found other faults than check"
     assert {job for _, job in all_of_them} <= {job for _, job in first} | {None}
     assert all(finding.repair for finding in report.findings), report.findings
     assert report.ok
@@ -225,7 +225,7 @@ RESTORED: dict[str, tuple[str, str | None, Plant]] = {
             "counters", None, partial(_spoil_counter, name=name),
         )
         for name in Counter
-        if name is not Counter.BLOCKED  # no row where no job waits for another
+        if name is not Counter.BLOCKED  # no row: the store has no blocked job
     },
 }  # fmt: skip
 
@@ -237,9 +237,9 @@ def test_a_row_is_restored(grown: Garden, what: str) -> None:
     plant(grown)
     assert grown.rows() != before
     report = mended(grown)
-    assert told(grown, report) == [(rule, job)]
+    assert findings_of(grown, report) == [(rule, job)]
     changed = changes(before, grown.rows())
-    if rule == "conservation":  # which of the two numbers was wrong cannot be told
+    if rule == "conservation":  # either of the two counters may be the wrong one
         assert {space for space, _ in changed} <= {COUNTERS}
     else:
         assert changed == set()
@@ -269,8 +269,8 @@ def test_the_jobs_of_a_broken_lease_are_ready_again(grown: Garden, what: str) ->
     before = grown.queue.counts()
     plant(grown)
     report = mended(grown)
-    assert told(grown, report)[0] == (rule, None)
-    assert {job for _, job in told(grown, report)} == {None}
+    assert findings_of(grown, report)[0] == (rule, None)
+    assert {job for _, job in findings_of(grown, report)} == {None}
     assert "3 jobs" in str(report.findings[0].repair)
     after = grown.queue.counts()
     assert (after.ready, after.leased) == (before.ready + 3, before.leased - 3)
@@ -296,7 +296,7 @@ def test_a_lost_state_comes_back_from_the_journal(grown: Garden, name: str, gone
     assert job_before is not None
     (grown.delete if gone else grown.spoil)(STATE, grown.at(name))
     report = mended(grown)
-    found = told(grown, report)
+    found = findings_of(grown, report)
     assert ("orphan" if gone else "damaged", name) in found
     assert {job for _, job in found} <= {name, None}, "another job was found wrong"
     assert any("journal" in str(finding.repair) for finding in report.findings)
@@ -306,11 +306,11 @@ def test_a_lost_state_comes_back_from_the_journal(grown: Garden, name: str, gone
                   "payload", "headers", "key", "created_at_ms", "error", "result"):  # fmt: skip
         assert getattr(job, field) == getattr(job_before, field), field
     assert grown.queue.counts() == counts
-    if name == "mortal":  # its time to live is not forgotten
+    if name == "mortal":  # its ttl is kept
         grown.clock.advance(3700)
         grown.store.sweep()
         assert grown.queue.get(grown.ids[name]) is None
-    if name == "done":  # nor how long it is kept
+    if name == "done":  # and its retention
         grown.clock.advance(100_000)
         grown.store.sweep()
         assert grown.queue.get(grown.ids[name]) is None
@@ -323,7 +323,7 @@ def test_a_lost_state_under_a_lease_stays_under_it(grown: Garden, gone: bool) ->
     lease = grown.lease(grown.claim)
     (grown.delete if gone else grown.spoil)(STATE, grown.at("held-2"))
     report = mended(grown)
-    assert {job for _, job in told(grown, report)} <= {"held-2", None}
+    assert {job for _, job in findings_of(grown, report)} <= {"held-2", None}
     assert grown.queue.get(grown.ids["held-2"]) == before
     assert grown.lease(grown.claim) == lease
     assert grown.queue.ack_many(list(grown.claim)).lost == []
@@ -338,12 +338,12 @@ def test_a_batch_tells_damaged_jobs_from_lost_ones(grown: Garden) -> None:
     assert (settled.done, settled.damaged, settled.lost) == ([held[0]], [held[1]], [held[2]])
 
 
-def test_a_job_nobody_knows_of_waits_from_the_start(grown: Garden) -> None:
-    """Its row is there and no other: its payload may matter to someone, and its token was never reached."""
+def test_a_job_without_state_and_events_waits_again(grown: Garden) -> None:
+    """Only its row in `jobs` exists: it is kept, and gets a token larger than any that was given."""
     row, _ = records.encode_job(5, b"who am I", b"", b"")
     grown.put(JOBS, keyspace.of_queue(grown.number, NOBODY), row)
     report = mended(grown)
-    assert ("orphan", NOBODY.hex()) in told(grown, report)
+    assert ("orphan", NOBODY.hex()) in findings_of(grown, report)
     job = grown.queue.get(NOBODY.hex())
     assert job is not None
     assert (job.payload, job.state) == (b"who am I", "ready")
@@ -367,7 +367,7 @@ def test_a_job_without_its_payload_is_removed_with_an_event(grown: Garden, what:
     counts = grown.queue.counts()
     plant(grown)
     report = mended(grown)
-    assert told(grown, report) == [("damaged", name)]
+    assert findings_of(grown, report) == [("damaged", name)]
     assert "payload is lost" in str(report.findings[0].repair)
     assert grown.queue.get(grown.ids[name]) is None
     assert grown.queue.timeline(grown.ids[name])[-1].type == "repaired"
@@ -388,7 +388,7 @@ def test_lost_notes_cost_the_notes_only(grown: Garden, name: str, gone: bool) ->
     assert before is not None
     (grown.delete if gone else grown.spoil)(NOTES, grown.at(name))
     report = mended(grown)
-    assert told(grown, report) == [("damaged", name)]
+    assert findings_of(grown, report) == [("damaged", name)]
     assert "lost" in str(report.findings[0].repair)
     after = grown.queue.get(grown.ids[name])
     assert after is not None
@@ -403,7 +403,7 @@ def test_a_lost_queue_is_made_again_with_its_number(grown: Garden, gone: bool) -
     rows, policy = grown.rows(), grown.queue.policy()
     (grown.delete if gone else grown.spoil)(QUEUES, at)
     report = mended(grown)
-    assert not {job for _, job in told(grown, report)} - {None}, "its jobs are as they were"
+    assert not {job for _, job in findings_of(grown, report)} - {None}, "its jobs are as they were"
     assert "policy" in str(report.findings[0].repair)
     assert grown.queue.policy() == policy
     info = next(q for q in grown.store.queues() if q.tenant == "default")
@@ -417,7 +417,7 @@ def test_a_damaged_claim_is_forgotten(grown: Garden) -> None:
     rows = grown.rows()
     grown.spoil(CLAIMS, at)
     report = mended(grown)
-    assert told(grown, report) == [("damaged", None)]
+    assert findings_of(grown, report) == [("damaged", None)]
     assert changes(rows, grown.rows()) == {(CLAIMS, at)}
 
 
@@ -426,7 +426,7 @@ def test_a_lost_quota_is_lifted_and_said_to_be(grown: Garden) -> None:
     with pytest.raises(Corrupt):
         grown.other.enqueue(b"x")
     report = mended(grown)
-    assert told(grown, report)[0] == ("damaged", None)
+    assert findings_of(grown, report)[0] == ("damaged", None)
     assert "set it again" in str(report.findings[0].repair)
     assert grown.store.quotas() == []
     grown.other.enqueue(b"x")
@@ -436,7 +436,7 @@ def test_a_lost_quota_is_lifted_and_said_to_be(grown: Garden) -> None:
 
 
 @pytest.mark.parametrize("overdrawn", [False, True], ids=["damaged", "overdrawn"])
-def test_a_bucket_that_cannot_be_is_full_again(grown: Garden, overdrawn: bool) -> None:
+def test_an_invalid_bucket_is_full_again(grown: Garden, overdrawn: bool) -> None:
     number = next(q.number for q in grown.store.queues() if q.tenant == "acme")
     at = keyspace.limit(Limit.QUEUE_RATE, number)
     rows = grown.rows()
@@ -447,7 +447,7 @@ def test_a_bucket_that_cannot_be_is_full_again(grown: Garden, overdrawn: bool) -
         with pytest.raises(Corrupt):
             grown.other.claim()
     report = mended(grown)
-    assert told(grown, report) == [("limit" if overdrawn else "damaged", None)]
+    assert findings_of(grown, report) == [("limit" if overdrawn else "damaged", None)]
     assert changes(rows, grown.rows()) == {(LIMITS, at)}
     assert len(grown.other.claim()) == 1
 
@@ -462,7 +462,7 @@ def test_a_lost_outcome_is_forgotten_whole(grown: Garden, request_id: bytes, par
         with pytest.raises(Corrupt):
             backend_of(grown.store).once(request_id).cancel(grown.other.name, bytes(16))
     report = mended(grown)
-    assert {job for _, job in told(grown, report)} == {None}
+    assert {job for _, job in findings_of(grown, report)} == {None}
     changed = changes(rows, grown.rows())
     assert {space for space, _ in changed} == {REQUESTS, DUE}
     assert all(key in at for _, at in changed)
@@ -475,7 +475,7 @@ def test_a_key_is_held_again_by_its_job(grown: Garden, gone: bool) -> None:
     rows = grown.rows()
     (grown.delete if gone else grown.spoil)(DEDUP, at)
     report = mended(grown)
-    assert {job for _, job in told(grown, report)} <= {"keyed", None}
+    assert {job for _, job in findings_of(grown, report)} <= {"keyed", None}
     assert {space for space, _ in changes(rows, grown.rows())} <= {DEDUP, DUE}
     again = grown.queue.enqueue(b"keyed", key="order-17")
     assert (again.id, again.duplicate) == (grown.ids["keyed"], True)
@@ -485,18 +485,18 @@ def test_a_key_is_held_again_by_its_job(grown: Garden, gone: bool) -> None:
 def test_settings_of_the_store_are_made_again(grown: Garden, name: bytes) -> None:
     grown.spoil(META, name)
     report = mended(grown)
-    assert told(grown, report) == [("damaged", None)]
+    assert findings_of(grown, report) == [("damaged", None)]
     grown.store.queue("new").enqueue(b"x")
     numbers = [q.number for q in grown.store.queues()]
     assert len(set(numbers)) == len(numbers) == 3
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
-def test_a_hole_in_the_journal_is_said_and_never_mended_over(grown: Garden, gone: bool) -> None:
+def test_a_hole_in_the_journal_is_reported_and_not_repaired(grown: Garden, gone: bool) -> None:
     (grown.delete if gone else grown.spoil)(JOURNAL, keyspace.commit(5))
     for repair in (False, True, False):
         report = grown.store.check(repair=repair)
-        assert told(grown, report) == [("journal" if gone else "damaged", None)]
+        assert findings_of(grown, report) == [("journal" if gone else "damaged", None)]
         assert "5" in report.findings[0].detail
         assert not report.ok
         assert report.findings[0].repair is None
@@ -518,7 +518,7 @@ def test_much_damage_at_once(grown: Garden) -> None:
     report = grown.store.check(repair=True)
     assert report.ok, report.findings
     assert_sound(grown.store)
-    assert {"ready", NOBODY.hex(), "big", "dead", "later", "done"} <= {job for _, job in told(grown, report)}
+    assert {"ready", NOBODY.hex(), "big", "dead", "later", "done"} <= {job for _, job in findings_of(grown, report)}
     big = grown.queue.get(grown.ids["big"])
     assert big is not None
     assert big.payload == BIG

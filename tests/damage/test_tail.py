@@ -1,4 +1,4 @@
-"""The end of the log: what a power cut may leave opens, what was durable and is gone is refused."""
+"""The end of the log: a store opens after losing unsynced commits, and is refused after losing durable ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ os._exit(0)
 
 
 def leave(folder: Path, durability: str = "disk", jobs: int = 40, then: str = "") -> list[str]:
-    """A process that ends without closing: everything it wrote is in the log."""
+    """Run a process that ends without closing: all its commits are in the log."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, f"rocksdb:{folder}", durability, str(jobs), then],
         capture_output=True, text=True, check=True,
@@ -42,7 +42,7 @@ def log_of(folder: Path) -> Path:
 
 
 def end_of(log: Path) -> int:
-    """Where the last record ends: at `disk` there are zeros behind it, over which the next ones are written."""
+    """The end of the last record: at `disk` zeros follow it."""
     return len(log.read_bytes().rstrip(b"\0"))
 
 
@@ -54,7 +54,7 @@ def ready(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("zeros", [1, 7, 100, 4096, 40_000])
 def test_zeros_after_the_last_record_are_no_damage(tmp_path: Path, zeros: int) -> None:
-    """A file system may have made the file longer before the power went."""
+    """A file system may have extended the file before the power loss."""
     made = leave(tmp_path)
     with log_of(tmp_path).open("ab") as log:
         log.write(bytes(zeros))
@@ -64,13 +64,13 @@ def test_zeros_after_the_last_record_are_no_damage(tmp_path: Path, zeros: int) -
 
 @pytest.mark.parametrize("lost", [1, 30, 2000])
 def test_a_power_cut_takes_the_unsynced_end_and_nothing_else(tmp_path: Path, lost: int) -> None:
-    """At `os` the end of the log may be lost with the power: zeros in its place, and a new boot of the machine."""
+    """At `os` a power loss may replace the end of the log by zeros; the machine then has a new boot id."""
     made = leave(tmp_path, "os")
     log = log_of(tmp_path)
     size = log.stat().st_size
     os.truncate(log, size - lost)
     os.truncate(log, size)  # the rest reads as zeros
-    # The mark of this boot is gone with the machine's memory: the file was never synced.
+    # DURABLE was never synced: this boot's record was lost with the machine's memory.
     (tmp_path / "DURABLE").write_bytes(bytes(64))
     left = ready(tmp_path)
     assert left == made[: len(left)], "not a prefix"
@@ -85,7 +85,7 @@ def test_a_power_cut_takes_the_unsynced_end_and_nothing_else(tmp_path: Path, los
 @pytest.mark.parametrize("lost", [1, 30, 2000])
 @pytest.mark.parametrize("filled", [False, True], ids=["cut", "zeros"])
 def test_a_lost_end_that_was_written_is_refused(tmp_path: Path, durability: str, lost: int, filled: bool) -> None:
-    """Synced, or written within this boot of the machine: it cannot be missing, so something took it."""
+    """Commits that were synced, or written in this boot of the machine, cannot be missing without damage."""
     folder = tmp_path / "data"
     made = leave(folder, durability)
     log = log_of(folder)
@@ -93,7 +93,7 @@ def test_a_lost_end_that_was_written_is_refused(tmp_path: Path, durability: str,
     os.truncate(log, end_of(log) - lost)
     if filled:
         os.truncate(log, size)
-    for _ in range(2):  # a refusal is no repair: it stays; and it says what to do
+    for _ in range(2):  # the refusal is repeated, and says what to do
         with pytest.raises(Corrupt, match=r"lost.*DURABLE"):
             tenure.open(f"rocksdb:{folder}", sweep=False)
     (folder / "DURABLE").unlink()
@@ -103,7 +103,7 @@ def test_a_lost_end_that_was_written_is_refused(tmp_path: Path, durability: str,
 
 
 def test_a_lost_end_of_notes_only_is_refused_too(tmp_path: Path) -> None:
-    """Progress is no event of the journal, and was acknowledged all the same."""
+    """Progress writes no event, but it was acknowledged too."""
     leave(tmp_path, "disk", 3, "progress")
     log = log_of(tmp_path)
     os.truncate(log, end_of(log) - 1)

@@ -1,4 +1,4 @@
-"""What a cluster must do. Each check takes a way to make a database, so that broken ones can be given to it too."""
+"""Checks of a cluster's behaviour. Each takes a function that makes a database, perhaps one with a planted defect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def streams(make: Make) -> None:
 
 
 def conflicts(make: Make) -> None:
-    """What was read must not have changed; what was only looked at may have."""
+    """A commit conflicts if a range that it read has changed, but not for snapshot reads."""
     db = make()
     db.set(b"a", b"1")
     for read, wrote, refused in (
@@ -46,7 +46,7 @@ def conflicts(make: Make) -> None:
 
 
 def stamps(make: Make) -> None:
-    """Stamps grow with every commit, and a stamped key holds the stamp that its transaction was told."""
+    """Stamps grow with every commit, and a stamped key holds its transaction's stamp."""
     db = make()
     told = []
     for number in range(20):
@@ -61,15 +61,15 @@ def stamps(make: Make) -> None:
 
 
 def watches(make: Make) -> None:
-    """A watch is set by the first commit that changes its key, whenever that is, and by no other."""
+    """A watch fires at the first commit that changes its key, and at no other."""
     db = make()
     db.set(b"bell", b"0")
     for number in range(10):
         _, watch = db.get_and_watch(b"bell")
         db.set(b"other", b"%d" % number)
-        assert not watch.is_ready(), "set by another key"
+        assert not watch.is_ready(), "it fired for another key"
         db.set(b"bell", b"%d" % number)  # the same value, the first time
-        assert watch.is_ready() == (number > 0), "set by a value that is the same, or not by one that differs"
+        assert watch.is_ready() == (number > 0), "it fired for an equal value, or not for a different one"
     tr = db.create_transaction()
     assert tr.get(b"bell").value == b"9"
     watch = tr.watch(b"bell")
@@ -99,7 +99,7 @@ def selectors(make: Make) -> None:
 
 
 def limits(make: Make) -> None:
-    """10,000 bytes a key, 100,000 a value, 10 MB a transaction; a version is kept for five seconds."""
+    """Limits: 10,000 bytes of a key, 100,000 of a value, 10 MB of a transaction; a version is readable for 5 s."""
     db = make()
     tr = db.create_transaction()
     tr.set(b"k" * 10_000, b"v" * 100_000)
@@ -117,7 +117,7 @@ def limits(make: Make) -> None:
 
 
 def times(make: Make) -> None:
-    """A version can be read for five seconds, and a million of them pass in one."""
+    """A version can be read for five seconds, and a second has a million versions."""
     db = make()
     assert isinstance(db.cluster, Cluster)
     now = 0

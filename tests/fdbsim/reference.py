@@ -1,7 +1,7 @@
-"""What a cluster does, written as plainly as it can be: whole copies, and every question answered by trying.
+"""The reference model of a cluster, as simple as possible: full copies, and brute force.
 
-The simulator is compared with this. It shares no code with it but the errors and the atomic operations' names: a
-version is a copy of a dictionary, a transaction a list of what was asked for, and a conflict is looked for key by key.
+The simulator is compared with it. They share only the errors and the names of atomic operations: a version is a copy of
+a dictionary, a transaction is a list of operations, and conflicts are found key by key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ END = b"\xff"
 
 class ReferenceDatabase:
     def __init__(self) -> None:
-        #: The rows at each version, and what the commit of that version wrote.
+        #: The rows at each version, and the ranges that its commit wrote.
         self.rows: dict[int, dict[bytes, bytes]] = {1: {}}
         self.wrote: dict[int, list[tuple[bytes, bytes]]] = {1: []}
         self.version = 1
@@ -38,7 +38,7 @@ class ReferenceDatabase:
 
 
 class _Now:
-    """A result, or the error to raise when it is looked at."""
+    """A result, or an error that is raised when the result is used."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._error: FDBError | None = None
@@ -81,13 +81,13 @@ class ReferenceTransaction:
         self._end(FDBError(code))
         self.read_version: int | None = None
         self.cancelled = self.used = self.silent = False
-        #: What was asked for: kind, key (or begin), value (or end).
+        #: The operations: kind, key (or begin), value (or end).
         self.steps: list[tuple[str, bytes, bytes]] = []
-        #: What was read: begin, end, and how many steps had been taken by then.
+        #: The reads: begin, end, and the number of operations before.
         self.reads: list[tuple[bytes, bytes, int]] = []
         self.writes: list[tuple[bytes, bytes]] = []
         self.committed = -1
-        #: One entry, once the transaction has ended: its stamp, or the error that ended it.
+        #: After the transaction has ended, one entry: its stamp, or the error that ended it.
         self.ending = []
 
     def cancel(self) -> None:
@@ -348,7 +348,7 @@ class ReferenceTransaction:
         self._end(stamp)
 
     def _touches(self, read: tuple[bytes, bytes, int], wrote: tuple[bytes, bytes]) -> bool:
-        """Whether a write lies where this transaction read what it had not written itself."""
+        """Whether a write hits a read of this transaction, outside its own writes."""
         begin, end = max(read[0], wrote[0]), min(read[1], wrote[1])
         if begin >= end:
             return False
@@ -360,7 +360,7 @@ class ReferenceTransaction:
 
 
 def _decided(steps: list[tuple[str, bytes, bytes]], place: bytes) -> bool:
-    """Whether the steps alone say what is at a key."""
+    """Whether the operations alone determine the value of a key."""
     known = False
     for kind, key, value in steps:
         if (kind in ("set", "stamped_value") and key == place) or (kind == "clear_range" and key <= place < value):

@@ -20,7 +20,7 @@ ABSENT = b"RESULT_NOT_PRESENT"
 
 
 class _Later:
-    """A result that is looked at when it is taken off the stack."""
+    """A result that is evaluated when it is popped."""
 
     def __init__(self, get: Callable[[], Any]) -> None:
         self.get = get
@@ -97,7 +97,7 @@ class StackMachine:
         return self._take()[1]
 
     def settled(self) -> list[tuple[int, Any]]:
-        """The whole stack, every result looked at."""
+        """The whole stack, with all results evaluated."""
         self.stack = [(number, _settled(item)) for number, item in self.stack]
         return self.stack
 
@@ -314,9 +314,9 @@ class StackMachine:
         self._push(b"WAITED_FOR_EMPTY")
 
 
-#: Operations on the stack itself: nothing of the database can fail in them.
+#: Operations on the stack itself, which cannot raise database errors.
 _PLAIN = frozenset({"DUP", "EMPTY_STACK", "SWAP", "POP", "SUB", "CONCAT", "NEW_TRANSACTION", "USE_TRANSACTION"})
-#: Operations on a transaction, its snapshot or the database: how many operands they take.
+#: Operations on a transaction, its snapshot or the database, with their number of operands.
 _ON_TRANSACTION = {
     "GET": 1, "GET_KEY": 4, "GET_RANGE": 5, "GET_RANGE_STARTS_WITH": 4, "GET_RANGE_SELECTOR": 10,
     "GET_READ_VERSION": 0, "SET": 2, "CLEAR": 1, "CLEAR_RANGE": 2, "CLEAR_RANGE_STARTS_WITH": 1, "ATOMIC_OP": 3,

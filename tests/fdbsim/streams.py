@@ -1,4 +1,4 @@
-"""Random instruction streams for the stack machine, and their run on the simulator beside the reference."""
+"""Random instruction streams for the stack machine, run on the simulator and on the reference model."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _P = b"p"
 
 
 class Stream:
-    """Writes groups of instructions: what an operation needs is pushed before it."""
+    """Generates groups of instructions: the operands of an operation are pushed before it."""
 
     def __init__(self, seed: int) -> None:
         self._r = Random(seed)
 
     def groups(self) -> Iterator[list[tuple[Any, ...]]]:
-        """Without end. A group is run as a whole: its operands, then its operation."""
+        """Groups of instructions, without end: operands, then an operation."""
         makers = (
             (self._get, 8), (self._range, 8), (self._selector, 6), (self._range_selector, 5), (self._write, 14),
             (self._atomic, 8), (self._stamped, 3), (self._conflict, 4), (self._commit, 10), (self._use, 8),
@@ -199,12 +199,12 @@ def random_item(r: Random) -> Any:
 
 
 def still() -> Database:
-    """A database whose time stands still: versions grow with commits alone, as those of the reference do."""
+    """A database whose clock stands still: versions grow only with commits, as in the reference."""
     return Database(Cluster(time_us=lambda: 0))
 
 
 def compare(seed: int, instructions: int, made: Callable[[], Database] = still) -> int:
-    """Run a stream on both; raises AssertionError where they differ. Returns how many instructions were run."""
+    """Run a stream on both, and assert that they agree. Returns the number of instructions."""
     db = made()
     simulated, reference = StackMachine(db, b"one"), StackMachine(ReferenceDatabase(), b"one")
     done = 0

@@ -1,4 +1,4 @@
-"""The simulated cluster does what a real one is documented to do; and defects put into it are found."""
+"""The simulated cluster behaves as FoundationDB documents; and planted defects are found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReordersStamps(Cluster):
 
 
 class LosesWatches(Cluster):
-    """Looks at watches only when a commit changes two keys or more."""
+    """Fires watches only when a commit changes two keys or more."""
 
     def fire_watches(self, changed: Iterable[bytes]) -> None:
         keys = list(changed)
@@ -49,7 +49,7 @@ class ForgetsTheSizeLimit(Cluster):
 
 
 class WrongSelector(Transaction):
-    """Takes `or_equal` for its opposite when it looks backward."""
+    """Inverts `or_equal` when it searches backward."""
 
     def _resolve(self, selector: KeySelector, snapshot: bool) -> bytes:
         if selector.offset < 0:

@@ -1,4 +1,4 @@
-"""The simulator against the reference, driven by random streams of the binding tester's instructions."""
+"""Compares the simulator with the reference, by random streams of the binding tester's instructions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_random_instructions_agree_with_the_reference(part):
 
 
 def test_a_program_stored_in_the_database_runs_with_its_threads():
-    """Two machines: the second writes what the first waits to see gone."""
+    """Two machines: the first waits until the keys of the second are cleared."""
     db = fdb.Database(fdb.Cluster())
     main = [("PUSH", b"side"), ("START_THREAD",), ("PUSH", b"flag"), ("WAIT_EMPTY",), ("PUSH", b"log/"), ("LOG_STACK",)]
     side = [("PUSH", b"flag/1"), ("CLEAR_DATABASE",)]

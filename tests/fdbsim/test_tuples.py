@@ -1,4 +1,4 @@
-"""Our tuple layer against the binding's own, byte for byte."""
+"""Compares our tuple layer with the binding's own, byte for byte."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_random_tuples_and_their_order():
 
 
 def test_floats_and_stamps(monkeypatch):
-    # The binding asks whether it was given a read's result; without its native library it has no such class.
+    # The binding checks for the class of a read's result, which does not exist without its native library.
     monkeypatch.setattr(sys.modules["fdb"], "impl", SimpleNamespace(Value=SimpleNamespace), raising=False)
     for number in (0.0, -0.0, 1.25, -3.5, math.inf):
         _agree((tuples.SingleFloat(number),))

@@ -1,4 +1,4 @@
-"""What the tests of random graphs share: a caller that does whatever its dice say, and the laws of flows."""
+"""Shared by the tests of random graphs: a caller that makes random calls, and the invariants of flows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def policy(roll: random.Random) -> Policy:
 
 
 class Caller:
-    """Uses the queues of a store in which a graph is: claims, settles, lets time pass, replays, cancels."""
+    """Works on the queues of a graph: claims, settles, moves the clock, replays, cancels."""
 
     def __init__(self, store: Store, clock: ManualClock, roll: random.Random, queues: Sequence[str]) -> None:
         self.store, self.clock, self.roll, self.queues = store, clock, roll, queues
-        #: Of each job, by id.
+        #: By job id.
         self.parents: dict[str, list[str]] = {}
         self.policies: dict[str, str] = {}
         self.held: list[Delivery] = []
 
     def reopen(self) -> None:
-        """Close the store and open it again, where it keeps anything."""
+        """Close the store and open it again, if it is persistent."""
 
     def step(self) -> None:
         roll = self.roll
@@ -69,7 +69,7 @@ class Caller:
             pass
 
     def finish(self) -> None:
-        """Let everything that can run do so: dead jobs are replayed, and all is acked."""
+        """Run everything to its end: replay dead jobs, and ack all."""
         for _ in range(20 * len(self.parents)):
             self.clock.advance(31)
             self.store.sweep()
@@ -85,7 +85,7 @@ class Caller:
 
 
 def check(graph: Caller) -> None:
-    """The laws of flows, by the journal."""
+    """Check the invariants of flows, by the journal."""
     ended: dict[str, str] = {}
     done: dict[str, int] = {}
     for event in all_events(graph.store):

@@ -1,4 +1,4 @@
-"""The process that is killed: one job hands over to the next, from queue to queue, for ever.
+"""The process that is killed: each job enqueues the next one with its ack, from queue to queue, for ever.
 
 python -m tests.flows.handing_over URL DURABILITY QUEUE,QUEUE… [LOG COUNT]
     prints the number of each job once its ack has returned; or writes it to the file LOG, and ends after COUNT

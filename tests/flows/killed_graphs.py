@@ -1,13 +1,12 @@
-"""Random graphs of jobs, whose caller is killed with SIGKILL wherever it is, and goes on in a new process.
+"""Random graphs of jobs, whose caller is killed by SIGKILL at a random time, and continues in a new process.
 
 python -m tests.flows.killed_graphs ENGINE FOLDER FIRST COUNT JOBS
     ENGINE is rocksdb, lmdb or redis; graphs FIRST to FIRST + COUNT - 1 have up to JOBS jobs each.
-    Prints one line of JSON: graphs, jobs, edges, kills. Ends with 1, and the seed, at the first graph that breaks a law.
+    Prints one line of JSON: graphs, jobs, edges, kills. Exits with 1 and prints the seed of the first invalid graph.
 
-This process forks one for each life of a caller, and never opens a store itself. What a graph is follows from its seed;
-which of the jobs of before were still there to be parents is written to a file before each call. So a new process
-knows the graph from the seed, the file and the journal. On Redis, the server of every tenth graph is killed instead,
-and started again.
+This process forks a child for each life of a caller, and never opens a store itself. A graph follows from its seed;
+which earlier jobs still existed as parents is written to a file before each call. So a new process knows the graph from
+the seed, the file and the journal. On Redis, the server of every tenth graph is killed instead, and restarted.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from tenure.testing.conformance.world import all_events, assert_sound
 from tests.backends.redis.servers import PATIENCE, Server, wait_until
 from tests.flows.graphs import POLICIES, Caller, check, policy
 
-#: At most so many deaths a graph; then it is left to finish.
+#: The most kills of a graph; then it runs to its end.
 DEATHS = 3
-#: By how much each life begins later than the one before, in seconds: all its leases have run out.
+#: Seconds between the starts of two lives: all earlier leases have expired.
 LATER = 100_000
-#: What a store imports when it is opened or checked.
+#: Modules that a store imports when it is opened or checked.
 PRELOADED = (
     "prometheus_client",
     "tenure.backends.owner.backend",
@@ -49,14 +48,14 @@ PRELOADED = (
 
 class Node(NamedTuple):
     queue: str
-    #: Numbers of jobs of the same call, and of calls before.
+    #: Numbers of parents in the same call, and in earlier calls.
     own: list[int]
     old: list[int]
     policy: str
 
 
 def plan(seed: int, largest: int, queues: tuple[str, ...]) -> list[list[Node]]:
-    """The calls of a graph, each a list of jobs; jobs are numbered over all calls."""
+    """The calls of a graph, each a list of jobs, which are numbered over all calls."""
     roll, count = random.Random(seed), 0
     calls: list[list[Node]] = []
     left = roll.randrange(2, largest)
@@ -74,7 +73,7 @@ def plan(seed: int, largest: int, queues: tuple[str, ...]) -> list[list[Node]]:
 
 
 def opened(url: str, clock: ManualClock) -> Store:
-    """The store. A server that is being started again refuses at first, and `open` says so at once."""
+    """Open the store. A server that restarts refuses at first, and `open` raises at once: try again."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -86,7 +85,7 @@ def opened(url: str, clock: ManualClock) -> Store:
 
 
 class Life(Caller):
-    """One life of the caller: it finds out what there is, and goes on from there."""
+    """One life of the caller: it finds out what was done, and continues."""
 
     def __init__(self, url: str, notes: Path, seed: int, life: int, largest: int) -> None:
         clock = ManualClock()
@@ -104,7 +103,7 @@ class Life(Caller):
         self._remember()
 
     def _remember(self) -> None:
-        """Which calls were made, with which ids: in each queue, jobs are enqueued in the order of their numbers."""
+        """Find the calls that were made and their ids: each queue's jobs are enqueued in the order of their numbers."""
         made: dict[str, list[str]] = {name: [] for name in self.queues}
         for event in all_events(self.store):
             if event.type == "enqueued" and event.job_id is not None:
@@ -117,9 +116,9 @@ class Life(Caller):
                 break
             self.ids += [next(taken[node.queue]) for node in call]
             self.calls += 1
-            # The last attempt at a call is the one that was made.
+            # The last try of a call is the one that took effect.
             self._learn(place, [note for note in notes if note["call"] == place][-1]["old"])
-        assert len(self.ids) == total, "half a call was made"
+        assert len(self.ids) == total, "a call took effect in part"
 
     def _learn(self, place: int, old: list[list[int]]) -> None:
         first = sum(map(len, self.plan[:place]))
@@ -148,7 +147,7 @@ class Life(Caller):
         return job is not None and not (job.state == "dead" and policy == "cancel")
 
     def live(self) -> tuple[int, int]:
-        """Go on until all have ended; (jobs, edges)."""
+        """Continue until all jobs have ended. Returns (jobs, edges)."""
         for place in range(self.calls, len(self.plan)):
             self.enqueue(place)
             for _ in range(self.roll.randrange(5)):
@@ -169,7 +168,7 @@ class Life(Caller):
 def lived(
     url: str, notes: Path, seed: int, life: int, largest: int, kill_after: float | None, server: Server | None
 ) -> bool:
-    """One life, in a process of its own; False: it was killed. `server` is killed in its stead."""
+    """Run one life in a child process; False: it was killed. With `server`, that is killed instead."""
     child = os.fork()
     if not child:
         code = 1
@@ -233,7 +232,7 @@ def run(engine: str, folder: Path, first: int, count: int, largest: int) -> dict
 
 
 def _quiet(server: Server) -> None:
-    """Until the server has done what the dead process had sent."""
+    """Wait until the server has executed the requests of the dead process."""
     client = server.client()
     wait_until(lambda: len(client.client_list()) == 1, "a connection of the dead process stays")
     client.close()

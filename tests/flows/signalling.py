@@ -1,4 +1,4 @@
-"""The process that is killed: one job records a step, waits for a signal, gets it, and goes on, again and again.
+"""The process that is killed: one job repeatedly records a step, waits for a signal, and gets it.
 
 python -m tests.flows.signalling URL DURABILITY LOG ROUNDS
     writes a line to the file LOG once each verb has returned

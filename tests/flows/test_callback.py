@@ -1,6 +1,6 @@
-"""A callback with many parents: ending one costs the same, whether it is the first or the last.
+"""A job with many parents: ending a parent costs the same for the first as for the last.
 
-FLOW_PARENTS sets how many (2,000 if not said; `make test-crash` says 100,000).
+FLOW_PARENTS sets how many (default 2,000; `make test-crash`: 100,000).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(120 + PARENTS // 100)]
 
 
 class Cost:
-    """Rows that a transaction writes, in its own lists and by ranges; and the time it took."""
+    """The rows that transactions write, singly and by ranges; and their time."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows: list[int] = []
@@ -42,7 +42,7 @@ class Cost:
 
 
 def drain(queue: Queue, cost: Cost) -> tuple[list[float], list[int]]:
-    """Claim and ack until nothing is ready, in batches; seconds that each ack took, and rows that it wrote."""
+    """Claim and ack in batches until no job is ready. Returns the seconds and the written rows of each ack."""
     took, rows = [], []
     while claim := queue.claim(limit=BATCH):
         began = time.perf_counter()
@@ -55,7 +55,7 @@ def drain(queue: Queue, cost: Cost) -> tuple[list[float], list[int]]:
 def run(path: Path, monkeypatch: pytest.MonkeyPatch, *, callback: bool) -> tuple[float, list[float], list[int]]:
     with tenure.open(f"rocksdb:{path}", durability="os", sweep=False, listen=False) as store:
         queue, after = store.queue("parts"), store.queue("callback")
-        # With a header, as jobs of tasks have one: jobs that are nothing but their payload are stored together.
+        # With a header, like jobs of tasks: plain jobs would be stored as segments.
         jobs = [NewJob(b"x" * 100, headers={"task": "part"}, name=str(n) if callback else None) for n in range(PARENTS)]
         if callback:
             jobs.append(NewJob(b"callback", queue="callback", after=[f"#{n}" for n in range(PARENTS)]))
@@ -75,7 +75,7 @@ def run(path: Path, monkeypatch: pytest.MonkeyPatch, *, callback: bool) -> tuple
 def test_the_last_parent_costs_what_the_first_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _, _ = run(tmp_path / "plain", monkeypatch, callback=False)
     spent, took, rows = run(tmp_path / "callback", monkeypatch, callback=True)
-    # The last ack makes the callback ready: its state, its place among those that are ready, an event.
+    # The last ack makes the callback ready: its state, its ready row, an event.
     assert max(rows) - min(rows) <= 20, (min(rows), max(rows))
     tenth = max(1, len(took) // 10)
     first, last = sum(took[:tenth]) / tenth, sum(took[-tenth:]) / tenth

@@ -1,6 +1,6 @@
-"""kill -9 while jobs hand over to jobs: the ack and the enqueue are there, or neither.
+"""kill -9 during `ack(then=…)`: the ack and the enqueue both take effect, or neither.
 
-FLOW_KILLS sets how often an engine (3 processes and 8 system calls if not said; `make test-crash` says 200 of each).
+FLOW_KILLS sets how often for each engine (default: 3 processes and 8 system calls; `make test-crash`: 200 of each).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["folder"]  # a fixture
 
 KILLS = int(os.environ.get("FLOW_KILLS", "3"))
 POINTS = int(os.environ.get("FLOW_KILLS", "8"))
-#: Hand-overs of the process that is recorded.
+#: The number of acks of the recorded process.
 RECORDED = 40
 ROOT = Path(__file__).parents[2]
 QUEUES = ("even", "odd")
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 + 20 * KILLS)]
 
 
 def left(url: str, queues: tuple[str, ...] = QUEUES) -> int:
-    """The number of the one job that must be there; a job that the dead process held is given back."""
+    """The number of the only job, which must exist. Expires the dead process's lease."""
     with tenure.open(url, durability="os", sweep=False) as store:
         assert store.check().clean
         jobs = [job for name in queues for state in ("ready", "leased") for job in store.queue(name).list(state)]
@@ -71,7 +71,7 @@ def test_both_or_neither(engine: str, tmp_path: Path, request: pytest.FixtureReq
             said = process.stdout.read().split()
         acked = int(said[-1]) + 1 if said else before
         number = left(url, queues)
-        # The ack that was under way has happened with its hand-over, or not at all.
+        # The ack in flight took effect with its follow-up job, or not at all.
         assert number in (acked, acked + 1), (acked, number)
         both += number == acked + 1
         neither += number == acked
@@ -82,7 +82,7 @@ def test_both_or_neither(engine: str, tmp_path: Path, request: pytest.FixtureReq
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed: apt-get install strace")
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_both_or_neither_before_a_system_call(engine: str, folder: Path) -> None:
-    """What a process leaves that is killed before its n-th system call is played back from a recording (tests/crash)."""
+    """The files after a kill before the n-th system call are replayed from a recording (tests/crash)."""
     run, image, chance = folder / "run", folder / "image", random.Random(16)
     run.mkdir()
     log = run / "log"

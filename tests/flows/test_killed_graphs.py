@@ -1,6 +1,6 @@
-"""Random graphs whose caller dies by SIGKILL wherever it is: each job runs after its parents, none twice, none is stuck.
+"""Random graphs whose caller is killed at random times: each job runs once, after its parents, and none is stuck.
 
-FLOW_GRAPHS sets how many graphs an engine (3 if not said; `make test-crash` says 1,000), FLOW_JOBS how large (40; 200).
+FLOW_GRAPHS sets the number of graphs for each engine (3; `make test-crash`: 1,000), FLOW_JOBS their size (40; 200).
 """
 
 from __future__ import annotations

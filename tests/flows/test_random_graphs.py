@@ -1,8 +1,8 @@
 """Random graphs of jobs under acks, nacks, failures, expiries, replays, cancels and restarts.
 
-Every job runs after all its parents, each is done once, and none is stuck. Where the process is killed meanwhile:
-test_killed_graphs.py. FLOW_GRAPHS sets how many graphs a store
-(6 if not said; `make test-crash` says 1,000), FLOW_JOBS how large they are at most (60; 200).
+Every job runs after all its parents, each is done once, and none is stuck. `test_killed_graphs.py` also kills the
+process. FLOW_GRAPHS sets the number of graphs for each store (default 6; `make test-crash`: 1,000), FLOW_JOBS their
+largest size (60; 200).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(120 + 20 * GRAPHS)]
 
 
 class Graph(Caller):
-    """A graph in a store, and a caller that does whatever the seed says."""
+    """A graph in a store, and a caller that makes seeded calls."""
 
     def __init__(self, seed: int, url: str) -> None:
         self._url, clock = url, ManualClock()
@@ -39,12 +39,12 @@ class Graph(Caller):
         return tenure.open(self._url, clock=clock, sweep=False, durability="memory" if self._url == "memory:" else "os")
 
     def reopen(self) -> None:
-        if self._url != "memory:":  # which keeps nothing
+        if self._url != "memory:":  # which is not persistent
             self.store.close()
             self.store = self._open(self.clock)
 
     def _enqueue(self, count: int) -> None:
-        """In calls of several jobs; a job waits for some of its own call, and for some of before that are still there."""
+        """Enqueue in calls of several jobs, whose parents are in the same call, or earlier jobs that still exist."""
         roll, made, left = self.roll, list[str](), count
         while left > 0:
             size = min(left, roll.randrange(1, 30))
@@ -71,7 +71,7 @@ class Graph(Caller):
 
 @pytest.mark.parametrize("engine", ["memory", "lmdb"])
 def test_random_graphs(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Two parents are kept as a hundred are, so that each graph has many such blocks; and six of a child are in several.
+    # Make blocks of two parents instead of a hundred, so that each graph has many blocks.
     monkeypatch.setattr("tenure.queueing.edges.BLOCK", 5)
     monkeypatch.setattr("tenure.queueing.edges._LEAST", 2)
     jobs = edges = 0

@@ -1,4 +1,4 @@
-"""Damage to what joins jobs: `check` finds it, `check(repair=True)` mends it, and the flow goes on."""
+"""Damage to the links of jobs: `check` finds it, repair corrects it, and the flow continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenure.testing.harness import engine_of
 
 
 class Flow:
-    """Two parents that wait, and their child."""
+    """Two waiting parents, and their child."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.queue = store, store.queue("work")
@@ -56,7 +56,7 @@ DAMAGE: dict[str, Callable[[Flow, Transaction], None]] = {
 
 
 def test_rows_of_before_name_one_parent_each() -> None:
-    """As Tenure wrote them before parents were kept in blocks: a row for each parent of a job."""
+    """The older format: a row of `parents` for each parent of a job."""
     with tenure.open("memory:", sweep=False) as store:
         flow = Flow(store)
 
@@ -76,7 +76,7 @@ def test_rows_of_before_name_one_parent_each() -> None:
 
 
 class Blocks(Flow):
-    """250 parents that wait, so many that they are kept in blocks, and their child."""
+    """250 waiting parents, which are stored in blocks, and their child."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.queue = store, store.queue("work")
@@ -89,7 +89,7 @@ class Blocks(Flow):
         self.number = store.queues()[0].number
         self.parents = [bytes.fromhex(parent.id) for parent in parents]
         self.child = bytes.fromhex(child.id)
-        #: The row that leads from the second hundred to the child.
+        #: The block with the second hundred of parents.
         self.block = keyspace.child_block(self.at(self.parents[199])) + self.at(self.child)
         self.named = keyspace.parents_row(self.at(self.child), 0)
 
@@ -135,7 +135,7 @@ def test_damage_to_blocks_is_found_and_mended(damage: str) -> None:
         assert ran == [b"parent"] * 130 + [b"child"]
         assert_sound(store)
         left = engine_of(store).read(lambda reader: reader.keys(keyspace.CHILDREN, b"", keyspace.LAST, 10))
-        assert not left, "rows of children outlive the jobs"
+        assert not left, "rows of children are left without their jobs"
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -156,7 +156,7 @@ def test_damage_is_found_and_mended(damage: str) -> None:
 
 
 def test_a_lost_link_makes_the_child_ready_when_the_others_have_ended() -> None:
-    """What it waits for cannot be told any more: it waits for the rest."""
+    """The lost parent is unknown: the child waits for the others."""
     with tenure.open("memory:", sweep=False) as store:
         flow = Flow(store)
         flow.change(lambda tx: tx.delete(keyspace.CHILDREN, flow.link(0)))

@@ -1,6 +1,6 @@
-"""kill -9 around `record_step`, a wait for a signal, and `signal`: each is there whole, or not at all.
+"""kill -9 during `record_step`, a wait for a signal, and `signal`: each takes effect completely or not at all.
 
-FLOW_KILLS sets before how many system calls an engine is killed (6 if not said; `make test-crash` says 200).
+FLOW_KILLS sets the number of kill points for each engine (default 6; `make test-crash`: 200).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.crash.test_power_loss import folder
 __all__ = ["folder"]  # a fixture
 
 POINTS = int(os.environ.get("FLOW_KILLS", "6"))
-#: Rounds of the process that is recorded, and the verbs of each, in their order.
+#: The rounds of the recorded process, and the verbs of each round, in order.
 ROUNDS = 15
 VERBS = ("step", "wait", "signal")
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 + 20 * POINTS)]
 
 
 def done(url: str) -> int:
-    """How many verbs have happened, by what the store has. The job then goes on."""
+    """The number of verbs that took effect, by the store's rows. Then lets the job continue."""
     with tenure.open(url, durability="os", sweep=False) as store:
         assert store.check(specification=True).clean
         queue = store.queue("work")
@@ -53,7 +53,7 @@ def done(url: str) -> int:
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed: apt-get install strace")
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_whole_or_not_at_all_before_a_system_call(engine: str, folder: Path) -> None:
-    """What a process leaves that is killed before its n-th system call is played back from a recording (tests/crash)."""
+    """The files after a kill before the n-th system call are replayed from a recording (tests/crash)."""
     run, image, chance = folder / "run", folder / "image", random.Random(16)
     run.mkdir()
     log = run / "log"

@@ -1,4 +1,4 @@
-"""Where a store under test keeps its data, and the three ways its process can end: closed, killed, or never mind."""
+"""Locations of a store under test, and the ways in which its process can end: closed, killed, or discarded."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from tenure.testing.harness import engine_of
 
 class Place(Protocol):
     def open(self, clock: ManualClock) -> Store:
-        """A store on new data."""
+        """Open a store on new data."""
 
     def reopen(self, store: Store, clock: ManualClock) -> Store:
-        """Closed, and opened again by another process."""
+        """Close the store, and open it again as another process would."""
 
     def crash(self, store: Store, clock: ManualClock) -> Store:
-        """Its process ended without a word; another opens what is there."""
+        """End the store's process without closing; another opens the data."""
 
     def destroy(self, store: Store) -> None: ...
 
 
 class MemoryPlace:
-    """The engine stays, as a disk would; all that a process knows beside it is lost."""
+    """The engine survives, like a disk; all other state of the process is lost."""
 
     def __init__(self, engine: Callable[[], MemoryEngine] = MemoryEngine) -> None:
         self._engine = engine()
@@ -53,10 +53,10 @@ class MemoryPlace:
 
 
 class ClusterPlace:
-    """A simulated FoundationDB cluster with faults. It stays; a crash leaves the process's transactions in flight.
+    """A simulated FoundationDB cluster with faults. It survives; a crash leaves the process's transactions in flight.
 
-    Claims follow the order strictly: conflicts, which the faults make, do not let them choose among more rows. (They
-    may, since the engine's order is approximate; the reference model knows one order only.)
+    Claims follow the order strictly: conflicts do not widen their choice. (They may in the engine, whose order is
+    approximate; the reference model has one order only.)
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -72,7 +72,7 @@ class ClusterPlace:
         return self.crash(store, clock)
 
     def crash(self, store: Store, clock: ManualClock) -> Store:
-        # Another process makes ids of its own: those of one millisecond are in no order with the ones before.
+        # Another process makes its own ids: within one millisecond they are not ordered after the earlier ones.
         clock.advance(0.001)
         return self.open(clock)
 
@@ -80,12 +80,12 @@ class ClusterPlace:
         store.close()
 
 
-#: No recovery: it ends the version that a list is being read from, and the caller is told to look again.
+#: Without recoveries: one ends the version that a list is read from, and the caller has to repeat the list.
 _FAULTS = Rates(conflict=0.02, unknown=0.05, late=0.02, too_old=0.002)
 
 
 class DiskPlace:
-    """A folder. A crash goes on with a copy of its files as they were while the store was open."""
+    """A folder. After a crash, work continues on a copy of its files made while the store was open."""
 
     def __init__(self, scheme: str, parent: Path, **options: Any) -> None:
         self._scheme = scheme
@@ -118,12 +118,12 @@ class DiskPlace:
 
 
 def _copy_one_moment(source: Path, target: Path) -> None:
-    """Copy a folder whose owner may be tidying up in the background: until nothing changed while it was copied."""
+    """Copy a folder whose owner may change files in the background: repeat until nothing changed during the copy."""
     for _ in range(100):
         before = _listing(source)
         try:
             shutil.copytree(source, target, ignore=_sockets)
-        except shutil.Error:  # a file went away
+        except shutil.Error:  # a file was removed
             pass
         else:
             if _listing(source) == before:
@@ -134,7 +134,7 @@ def _copy_one_moment(source: Path, target: Path) -> None:
 
 
 def _sockets(folder: str, names: list[str]) -> list[str]:
-    """Where the owner listens: no copy of it would answer."""
+    """The owner's sockets, which are not copied."""
     return [name for name in names if (Path(folder) / name).is_socket()]
 
 

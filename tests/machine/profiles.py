@@ -1,6 +1,6 @@
-"""How long the property tests look. HYPOTHESIS_PROFILE=deep looks for an hour instead of a minute, elsewhere each time.
+"""Profiles of the property tests. HYPOTHESIS_PROFILE=deep runs for an hour instead of a minute, with new cases.
 
-Otherwise they look at the same cases in every run: a failure then is of what was changed, and deep runs find the rest.
+Otherwise every run has the same cases: a failure then comes from a change of the code, and deep runs find the rest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from hypothesis import HealthCheck, Phase, settings
 
 DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
-#: Seconds a test may take: pytest's own limit is for tests that hang.
+#: The timeout of a test, in seconds: pytest's own limit is for tests that hang.
 PATIENCE = 0 if DEEP else 300
 
 

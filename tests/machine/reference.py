@@ -1,15 +1,15 @@
-"""The queue as DESIGN says it is, in plain lists and dictionaries: slow, small, and meant to be right at a glance.
+"""The reference model of the queue, in plain lists and dictionaries: slow, small and easy to verify.
 
-It has no bytes, no index and no ids of its own. Jobs are numbered in the order they were enqueued, a lease is an object,
-times are milliseconds. A verb answers as the store should, or raises the error the store should raise.
+It has no bytes, no index and no ids. Jobs are numbered in the order of their enqueues, a lease is an object, times are
+milliseconds. A verb returns the store's expected answer, or raises its expected error.
 
-    blocked ──all parents ended──▶ waiting         (a parent that is dead or gone: as on_parent_dead says)
+    blocked ──all parents ended──▶ waiting         (for a dead or removed parent: by on_parent_dead)
     waiting ──claim──▶ leased ──ack──▶ done ──retention──▶ gone
        ▲                 │ └─fail, last attempt─▶ dead ──replay──▶ waiting
        └─nack, release, expiry                                         (cancel, purge, ttl: gone)
          snooze: later, or at a signal
 
-A job's steps and signals are stored under it, each once by its name, and go with it.
+A job's steps and signals are stored under it, each once by its name, and are removed with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 
 DAY = 86_400_000
-#: How long a done job is kept for children that may read its result, before it is looked at again.
+#: How long a done job is kept for children that may read its result, until the next check.
 KEPT_FOR_CHILDREN = 600_000
 EXPIRED = "(the lease expired)"
 """Stands for whatever a store says of a job that died by expiry."""
@@ -33,9 +33,9 @@ EXPIRED = "(the lease expired)"
 class Lease:
     until: int
     open: list[Job] = field(default_factory=list)
-    #: Jobs cancelled under the holder.
+    #: Jobs that were cancelled while leased.
     lost: list[Job] = field(default_factory=list)
-    #: When its last job left it, or it ran out.
+    #: When its last job left it, or it expired.
     ended: int = 0
 
     def close(self, job: Job, now: int) -> None:
@@ -52,13 +52,13 @@ class Job:
     priority: int
     max_attempts: int
     visible: int
-    #: When its ttl passes, while it was never claimed.
+    #: The end of its ttl, until its first claim.
     ttl_ends: int | None
     state: str = "waiting"
     attempt: int = 0
     deliveries: int = 0
     replays: int = 0
-    #: Who holds it, or who settled it last; None if that lease expired.
+    #: The lease that holds it, or that settled it last; None if that lease expired.
     lease: Lease | None = None
     ended: int = 0
     retires: int = 0
@@ -66,19 +66,19 @@ class Job:
     error: str | None = None
     result: bytes | None = None
     group: str | None = None
-    #: The jobs that it waits or waited for, and those of them that have not ended for it.
+    #: Its parents, and those of them that have not ended for it.
     parents: list[Job] = field(default_factory=list)
     open: list[Job] = field(default_factory=list)
     on_parent_dead: str = "cancel"
-    #: The jobs that its end, or the end of its retention, concerns; and whether it ever had any.
+    #: Its children that its end, or the end of its retention, concerns; and whether it ever had any.
     children: list[Job] = field(default_factory=list)
     is_parent: bool = False
-    #: Its steps and signals, by kind and name, in their order; and the signal that it waits for, since which delivery.
+    #: Its steps and signals, by kind and name, in order; and the awaited signal, with the delivery that waits.
     steps: dict[tuple[str, str], bytes] = field(default_factory=dict)
     awaited: tuple[str, int] | None = None
     #: Its events, by type.
     told: list[str] = field(default_factory=lambda: ["enqueued"])
-    #: The store's id for it, once it has said it.
+    #: The store's id for it, once it is known.
     id: str = ""
 
     @property
@@ -90,7 +90,7 @@ class Job:
 class Delivery:
     job: Job
     lease: Lease
-    #: The how-manieth delivery of the job this is, of all it ever had.
+    #: The number of this delivery among all deliveries of the job.
     serial: int
 
 
@@ -106,7 +106,7 @@ class Wish:
     max_attempts: int | None = None
     ttl: int | None = None
     group: str | None = None
-    #: Its parents: stored jobs, and places in the call.
+    #: Its parents: stored jobs, and indexes in the call.
     after: list[Job | int] = field(default_factory=list)
     on_parent_dead: str = "cancel"
 
@@ -119,12 +119,12 @@ class KeyHold:
 
 @dataclass
 class Claimed:
-    """A claim with an id, remembered."""
+    """A stored claim with an id."""
 
     asked: tuple[int, int | None]
     deliveries: list[Delivery]
     expired: bool = False
-    #: The day it is kept for may have passed: no longer asked about.
+    #: It may have been deleted after a day: it is not repeated any more.
     doubtful: bool = False
 
 
@@ -136,7 +136,7 @@ class Queue:
     gone: list[Job] = field(default_factory=list)
     keys: dict[str, KeyHold] = field(default_factory=dict)
     claims: dict[str, Claimed] = field(default_factory=dict)
-    #: What is in the bucket of its rate, and when that was so.
+    #: The tokens in its rate's bucket, and the time of that count.
     tokens: Fraction | None = None
     counted: int = 0
 
@@ -145,7 +145,7 @@ class Queue:
 
 
 class Reference:
-    """All queues, and the clock they share: the store's time is `steady + offset`, and the calendar is beside it."""
+    """All queues and their clock: the store's time is `steady + offset`; the calendar is separate."""
 
     def __init__(self, wall: int, steady: int, policies: dict[str, Policy]) -> None:
         self.wall = wall
@@ -153,11 +153,11 @@ class Reference:
         self.offset = wall - steady
         self.queues = {name: Queue(policy) for name, policy in policies.items()}
         self.numbers = 0
-        #: When the last event was written.
+        #: The time of the last event.
         self.last_event = self.now if policies else 0
         #: Every delivery ever made.
         self.deliveries: list[Delivery] = []
-        #: Jobs that ended, whose children have not been told.
+        #: Jobs that ended, and whose children are not updated yet.
         self.ended: list[tuple[Job, str]] = []
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,22 +174,22 @@ class Reference:
         self.wall += ms
 
     def reopen(self) -> None:
-        """The store is opened anew: the latest of the calendar, its own count, and past all it stored."""
+        """The store is opened again: its time is the latest of the calendar, its own time, and its last stored time."""
         self.offset = max(self.offset, max(self.wall, self.last_event + 1) - self.steady)
 
     def reboot(self, steady: int) -> None:
-        """The machine is started anew, and the store opened: its own count is lost, what it stored is not."""
+        """The machine restarts, and the store is opened: its own time is lost, its stored times are not."""
         self.steady = steady
         self.offset = max(self.wall, self.last_event + 1) - steady
 
     # ── produce ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def enqueue(self, name: str, wishes: Sequence[Wish]) -> list[tuple[Job, bool]]:
-        """(job, whether it was there before) of each; all or nothing."""
+        """(job, whether it is a duplicate) of each; atomically."""
         return self._enqueue(name, wishes, None)
 
     def _enqueue(self, name: str, wishes: Sequence[Wish], settled: Job | None) -> list[tuple[Job, bool]]:
-        """`settled`: the job that the same call acks."""
+        """As `enqueue`. `settled`: the job that the same call acks."""
         queue = self.queues[name]
         answers: list[tuple[Job, bool]] = []
         fresh: dict[str, Job] = {}
@@ -257,7 +257,7 @@ class Reference:
             queue.keys[job.key] = KeyHold(job, self.now + _ms(queue.policy.dedup_window))
 
     def _holder(self, queue: Queue, key: str) -> Job | None:
-        """The job that holds a key: for its window, and for as long as the job has not ended."""
+        """The job that holds a key: within its window, and until the job has ended."""
         hold = queue.keys.get(key)
         if hold is not None and (hold.until > self.now or hold.job.state in ("blocked", "waiting", "leased")):
             return hold.job
@@ -299,11 +299,11 @@ class Reference:
         return taken
 
     def in_order(self, queue: Queue, room: int) -> Iterable[Job]:
-        """Waiting jobs, in the order in which a claim meets them."""
+        """Waiting jobs, in the order in which claims take them."""
         return sorted(queue.of("waiting"), key=lambda job: job.place)
 
     def _room(self, queue: Queue, limit: int) -> int:
-        """How many a claim may take: the tokens of a rate drop into its bucket as time passes, and stay until it is full."""
+        """How many jobs a claim may take, by max_leased and by the tokens in the rate's bucket."""
         policy = queue.policy
         if policy.max_leased is not None:
             limit = min(limit, policy.max_leased - len(queue.of("leased")))
@@ -326,7 +326,7 @@ class Reference:
         return [delivery for delivery in claim.deliveries if self.holds(delivery)]
 
     def holds(self, delivery: Delivery) -> bool:
-        """The promise: a job is settled only by the holder of its live lease."""
+        """The invariant: a job is settled only by the holder of its live lease."""
         job = delivery.job
         return (
             job.state == "leased"
@@ -346,7 +346,7 @@ class Reference:
         raise LeaseLost
 
     def ack(self, delivery: Delivery, result: bytes | None = None, then: tuple[str, Wish] | None = None) -> None:
-        """`then`: a job for a queue, which may wait for this one."""
+        """`then`: a follow-up job for a queue, which may have this job as its parent."""
         queue, job = self._prove(delivery)
         if then is not None:
             self._enqueue(then[0], [then[1]], job)
@@ -389,7 +389,7 @@ class Reference:
         self._event(job, "released")
 
     def snooze(self, delivery: Delivery, delay: int, signal: str | None = None) -> None:
-        """Back after a delay, or when it has the signal, which may be there already."""
+        """Release until the delay has passed or the job has the signal, perhaps already."""
         _, job = self._prove(delivery)
         delivery.lease.close(job, self.now)
         job.attempt -= 1
@@ -400,12 +400,12 @@ class Reference:
         self._wait(job, delay, "released")
 
     def record_step(self, delivery: Delivery, name: str, value: bytes) -> bytes:
-        """The value that is stored: the first one."""
+        """The stored value, which is the first one."""
         _, job = self._prove(delivery)
         return job.steps.setdefault(("step", name), value)
 
     def signal(self, name: str, job: Job, signal: str, payload: bytes) -> bool:
-        """Whether it is the first of that name. If the job waits for it, and is not due, it is ready now."""
+        """Whether it is the first signal of that name. A job that waits for it becomes ready."""
         if job not in self.queues[name].jobs or job.state == "done":
             raise NotFound("there is no such job, or it is done")
         if ("signal", signal) in job.steps:
@@ -419,7 +419,7 @@ class Reference:
         self._prove(delivery)
 
     def extend(self, lease: Lease, ms: int) -> tuple[int, set[str]]:
-        """When it ends now, and which of its jobs were cancelled."""
+        """The new end of the lease, and its jobs that were cancelled."""
         if not lease.open or lease.until <= self.now:
             raise LeaseLost
         if self.now + ms > lease.until:
@@ -428,13 +428,13 @@ class Reference:
         return lease.until, {job.id for job in lease.lost}
 
     def repaired(self, claimed: str | None) -> Iterable[Queue]:
-        """Whose expired leases are found by a claim of that queue, or (None) by a sweep."""
+        """The queues whose expired leases a claim of that queue, or (None) a sweep, takes over."""
         return self.queues.values()
 
     # ── time passes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def expire(self, claimed: str | None = None) -> tuple[int, int]:
-        """Leases that have run out give their jobs back, or the jobs die; (how many back, how many dead)."""
+        """Expire leases. Returns how many of their jobs wait again, and how many died."""
         back = dead = 0
         for queue in self.repaired(claimed):
             for job in queue.of("leased"):
@@ -482,7 +482,7 @@ class Reference:
         return len(old)
 
     def _retire(self) -> int:
-        """In the order in which they are due: what one removes, those behind it know of."""
+        """Remove jobs past their retention, in due order: a removal affects later ones."""
         retired = 0
         due = [(job.retires, number, job.number) for number, job in self._done() if job.retires <= self.now]
         for _, name, number in sorted(due):
@@ -558,7 +558,7 @@ class Reference:
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def shown(self, name: str, state: str) -> list[Job]:
-        """The jobs users see in a state, in the order they are listed."""
+        """The jobs in a public state, in the order of lists."""
         queue = self.queues[name]
         if state in ("ready", "scheduled"):
             due = [job for job in queue.of("waiting") if (job.visible <= self.now) == (state == "ready")]
@@ -588,9 +588,9 @@ class Reference:
         self._event(job, told)
 
     def _tell_children(self) -> None:
-        """What the jobs that ended in this call mean for those that wait for them."""
+        """Update the children of the jobs that ended in this call."""
         freed: list[Job] = []
-        for parent, how in self.ended:  # it grows while children are removed
+        for parent, how in self.ended:  # removed children are appended
             for child in [child for child in parent.children if child.state == "blocked"]:
                 if how == "done" or child.on_parent_dead == "run":
                     child.open.remove(parent)
@@ -612,23 +612,23 @@ class Reference:
 
 
 class ApartReference(Reference):
-    """Queues that live apart, on a server whose clock is its own: a claim mends its own queue, and no calendar matters."""
+    """Independent queues on a server with its own clock: a claim expires leases of its own queue only."""
 
     def repaired(self, claimed: str | None) -> Iterable[Queue]:
         return super().repaired(None) if claimed is None else [self.queues[claimed]]
 
     def reopen(self) -> None:
-        """A client comes and goes."""
+        """Nothing: only the client is opened again."""
 
     def reboot(self, steady: int) -> None:
-        """The client's machine is started anew: nothing to the server."""
+        """Nothing: only the client's machine restarts."""
         self.offset += self.steady - steady
         self.steady = steady
 
 
 class GroupReference(Reference):
-    """Queues whose jobs have groups. Of several groups, any may be next: the store says which jobs it took (`chosen`), and
-    each must be one that it may have taken. How fairly it chooses is measured elsewhere.
+    """Queues whose jobs have groups. Any group may be next: the test passes the jobs that the store took (`chosen`),
+    and the model checks that it may have taken each. Fairness is tested elsewhere.
     """
 
     chosen: Sequence[str] = ()
@@ -638,10 +638,10 @@ class GroupReference(Reference):
         for job_id in self.chosen:
             could = self._could(queue)
             job = next((job for job in could if job.id == job_id), None)
-            assert job is not None, "a claim took a job that was not to be had"
-            assert job.priority == max(other.priority for other in could), "a job of a higher priority was passed over"
+            assert job is not None, "a claim took a job that was not ready"
+            assert job.priority == max(other.priority for other in could), "a job of a higher priority was skipped"
             first = min((other for other in could if other.group == job.group), key=lambda other: other.place)
-            assert job is first, "an earlier job of its group was passed over"
+            assert job is first, "an earlier job of its group was skipped"
             taken += 1
             yield job
         assert taken == room or not self._could(queue), "a claim took fewer jobs than it could have"

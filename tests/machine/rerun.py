@@ -1,9 +1,9 @@
 """Memory engines that run a transaction's function more than once, as engines with conflicts do.
 
-    TwiceEngine      runs it on a transaction it throws away, then again: the answers must be the same
-    StaleEngine      runs it first on the store as it was one commit ago, as if another process had come between
+    TwiceEngine      runs it on a transaction that is discarded, then again: the answers must be equal
+    StaleEngine      runs it first on the store as it was one commit ago, as if another process had committed since
 
-Both say `scope="host"`, so nothing above the seam may remember what only a sole writer could know.
+Both have `scope="host"`, so no layer above may cache what only a sole writer could know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TwiceEngine(MemoryEngine):
             thrown_away = _outcome(fn, _thrown_away(self, self._tables))
             self.reruns += 1
             kept = _outcome(fn, tx)
-            assert _plain(kept) == _plain(thrown_away), "the second run of a transaction answered otherwise"
+            assert _plain(kept) == _plain(thrown_away), "the second run of a transaction gave another answer"
             if isinstance(kept, _Raised):
                 raise kept.error
             return kept
@@ -48,7 +48,7 @@ class StaleEngine(MemoryEngine):
     def __init__(self) -> None:
         super().__init__()
         self.reruns = 0
-        #: The store as it was before the last commit, which follows one commit behind.
+        #: A copy of the store, one commit behind.
         self._before = [SortedDict() for _ in NAMES]
         self._last: tuple[Changes, dict[bytes, bytes]] | None = None
 
@@ -94,7 +94,7 @@ def _outcome(fn: Callable[[Transaction], T], tx: Transaction) -> T | _Raised:
 
 
 def _plain(outcome: object) -> object:
-    """What can be compared: errors by what they say."""
+    """A comparable form of an outcome: errors as text."""
     if isinstance(outcome, _Raised):
         return _plain(outcome.error)
     if isinstance(outcome, Exception):

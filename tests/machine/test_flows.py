@@ -1,7 +1,7 @@
-"""The state machine with flows: any verbs in any order, on jobs that wait for each other, for jobs of before, and for
-those that hand over to them.
+"""The state machine with flows: any verbs in any order, on jobs with parents in the same call, in earlier calls, or
+acked with `then`.
 
-Every step ends with the counts of both sides: enqueued = waiting + blocked + leased + done + dead + removed.
+Every step compares the counts of both sides: enqueued = waiting + blocked + leased + done + dead + removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POLICIES = ("cancel", "run", "wait")
 
 class FlowMachine(QueueMachine):
     shown: ClassVar[tuple[str, ...]] = (*SHOWN, "blocked")
-    #: Whether jobs wait for jobs of other queues.
+    #: Whether jobs may have parents in other queues.
     across: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class FlowMachine(QueueMachine):
         self.roll = random.Random(0)
 
     def prepare(self, name: str, batch: list[Wish]) -> None:
-        """Give about half the jobs parents: of the same call, of before, and now and then one that is gone."""
+        """Give about half of the jobs parents: of the same call, of earlier calls, and sometimes one that is gone."""
         roll, near = self.roll, [name] if not self.across else NAMES
         stored = [job for queue in near for job in self.model.queues[queue].jobs]
         gone = [job for queue in near for job in self.model.queues[queue].gone]
@@ -61,7 +61,7 @@ class FlowMachine(QueueMachine):
     @precondition(lambda self: self._live())
     @rule(which=any_number, waits=any_number)
     def hand_over(self, which: int, waits: int) -> None:
-        """An ack that enqueues a job, which may wait for the one that is acked."""
+        """An ack with a follow-up job, which may have the acked job as its parent."""
         live = self._live()
         mine = live[which % len(live)]
         real = self.real[mine]

@@ -1,4 +1,4 @@
-"""What the state machine once found, told as short stories, so that it is looked for in every run."""
+"""Defects that the state machine once found, as short regression tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR, DAY = 3600, 86_400
 
 
 class World:
-    """A place, its clock and the store that is open there now."""
+    """A place, its clock, and the store that is open there."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -53,7 +53,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 def test_enqueue_order_outlives_a_restart_in_the_same_millisecond(world: World) -> None:
-    """A new process made ids of the same millisecond, in no order with the old ones: some were claimed too early."""
+    """A new process's ids of the same millisecond were not ordered after the old ones: some were claimed too early."""
     made = []
     for rebooted in (False, True) * 3:
         made += [e.id for e in world.queue.enqueue_many([b"x"] * 3)]
@@ -72,7 +72,7 @@ def test_purge_takes_what_another_process_enqueued_in_the_same_millisecond(world
 
 
 def test_two_jobs_of_one_key_whose_windows_end_together(world: World) -> None:
-    """The sweep looked for the key's row after it had deleted it."""
+    """The sweep read the key's row after it had deleted it."""
     world.queue.configure(Policy(dedup_window=60))
     world.queue.cancel(world.queue.enqueue(b"x", key="k").id)
     world.clock.advance(DAY)
@@ -99,7 +99,7 @@ def test_two_leases_that_knew_the_same_job_end_together(world: World, found_by: 
 
 
 def test_a_claim_is_remembered_for_a_day_after_its_extended_lease_ended(world: World) -> None:
-    """It was forgotten a day after the lease would have ended, had it not been extended."""
+    """It was deleted a day after the lease's original end, although the lease was extended."""
     world.queue.enqueue_many([b"1", b"2"])
     claim = world.queue.claim(lease=30, id="c1")
     world.queue.extend(claim, 47 * HOUR)
@@ -114,7 +114,7 @@ def test_a_claim_is_remembered_for_a_day_after_its_extended_lease_ended(world: W
 
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_replayed_job_holds_its_key_again(world: World, swept: bool) -> None:
-    """It did, or did not, by whether a sweep had run meanwhile."""
+    """Once this depended on whether a sweep had run."""
     world.queue.configure(Policy(dedup_window=60))
     job_id = world.dead("k")
     world.clock.advance(61)
@@ -144,7 +144,7 @@ def test_the_first_replayed_of_two_jobs_takes_their_key(world: World, swept: boo
 
 
 def test_a_replayed_job_may_live_without_its_key(world: World) -> None:
-    """Another job held it at the time, and was forgotten later: nothing is wrong with that, but `check` said so."""
+    """Another job held the key at the replay, and was removed later: that is valid, but `check` reported it."""
     world.queue.configure(Policy(dedup_window=0))
     job_id = world.dead("k")
     world.queue.configure(Policy(dedup_window=60))
@@ -157,14 +157,14 @@ def test_a_replayed_job_may_live_without_its_key(world: World) -> None:
 
 
 def test_a_job_comes_back_at_a_priority_nobody_has_looked_at(world: World) -> None:
-    """Claims look only at priorities in use; a job leased before the store was opened brings its own back."""
+    """Claims scan only priorities in use; a job that was leased before the store was opened may add one."""
     world.queue.configure(Policy(backoff=Backoff.fixed(0)))
     for priority in (9, 7, 5, 3):
         world.queue.enqueue(b"%d" % priority, priority=priority, max_attempts=1 if priority == 3 else 5)
     held = list(world.queue.claim(limit=4, lease=HOUR))
     world.reopen()
     world.queue.enqueue(b"0")
-    assert [d.payload for d in world.queue.claim()] == [b"0"]  # from here on it knows which priorities are in use
+    assert [d.payload for d in world.queue.claim()] == [b"0"]  # now the priorities in use are cached
     world.queue.release(held[0])
     world.queue.nack(held[1])
     world.queue.nack(held[3])
@@ -175,7 +175,7 @@ def test_a_job_comes_back_at_a_priority_nobody_has_looked_at(world: World) -> No
 
 
 def test_an_error_that_is_kept_keeps_nothing_open(world: World) -> None:
-    """Its traceback held the transaction, and that the database: the store could not be opened again."""
+    """An error's traceback kept the transaction and the database alive: the store could not be opened again."""
     kept: list[TenureError] = []
     world.queue.enqueue(b"x", key="k")
     claim = world.queue.claim()

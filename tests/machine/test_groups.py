@@ -1,4 +1,4 @@
-"""The state machine with groups: any verbs in any order, on queues whose jobs have groups with limits of their own."""
+"""The state machine with groups: any verbs in any order, on queues whose jobs have groups with limits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class GroupMachine(QueueMachine):
         return self.given
 
     def _claim(self, name: str, limit: int, lease: int | None, claim_id: str | None) -> Any:
-        """The store first: the model is told which jobs it took."""
+        """Ask the store first: the model gets the jobs that it took."""
         self.given = outcome(lambda: super(GroupMachine, self).real_claim(name, limit, lease, claim_id))
         taken = [] if isinstance(self.given, TenureError) else [delivery.id for delivery in self.given]
         assert isinstance(self.model, GroupReference)
@@ -87,7 +87,7 @@ def test_memory(engine: Any) -> None:
 
 
 class SegmentMachine(GroupMachine):
-    """Each batch has one group; every other batch is of plain jobs, which are stored together."""
+    """Each batch has one group; every other batch has plain jobs, which are stored as a segment."""
 
     def prepare(self, name: str, batch: list[Wish]) -> None:
         self.made += 1

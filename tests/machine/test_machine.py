@@ -1,7 +1,7 @@
-"""Every engine against the reference model: any verbs in any order, with time, crashes and old deliveries among them.
+"""Compares every engine with the reference model: any verbs in any order, with time, crashes and old deliveries.
 
-After each step the two must show the same: what a claim gave and in which order, what each verb answered or raised,
-the counts, and every job in every list. `HYPOTHESIS_PROFILE=deep` looks longer.
+After each step both must agree: on claimed jobs and their order, on each verb's answer or error, on the counts, and on
+every job in every list. `HYPOTHESIS_PROFILE=deep` runs longer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ POLICIES = [
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What it answered, or the error it raised."""
+    """The call's result, or its error."""
     try:
         return call()
     except TenureError as error:
@@ -85,17 +85,17 @@ wishes = st.builds(
     max_attempts=st.sampled_from([None, None, 1, 2]),
     ttl=st.sampled_from([None] * 7 + [1, 10_000, 40_000]),
 )
-#: Real time, in milliseconds: around the ends of leases, and far past everything.
+#: Time steps in milliseconds: around the ends of leases, and far after everything.
 passing = st.sampled_from([1, 999, 1_000, 4_999, 5_000, 10_000, 29_999, 30_000, 30_001, 60_000, 3_600_000])
 long_passing = st.sampled_from([86_400_000, 90_000_000, 8 * 86_400_000])
 steps = st.sampled_from([-3_600_000, -1_000, 1_000, 3_600_000, -30 * 86_400_000])
 any_number = st.integers(0, 10_000)
-#: Few, so that steps and signals of one name meet.
+#: Few names, so that steps and signals share them.
 step_names = st.sampled_from(["charge", "approval"])
 
 
 class PlainMachine(RuleBasedStateMachine):
-    """One store and the reference, side by side."""
+    """One store and the reference model, compared at every step."""
 
     place: ClassVar[Callable[[], Place]]
     reference: ClassVar[type[Reference]] = Reference
@@ -110,7 +110,7 @@ class PlainMachine(RuleBasedStateMachine):
         self.store = self.home.open(self.clock)
         self.model = self.reference(self.clock.wall_ms(), self.clock.steady_ms(), {})
         self.ids: set[str] = set()
-        #: The real delivery of each of the model's, and the last token each job was given.
+        #: The store's delivery for each of the model's, and the last token of each job.
         self.real: dict[Delivery, RealDelivery] = {}
         self.tokens: dict[Job, int] = {}
         self.claims = 0
@@ -126,10 +126,10 @@ class PlainMachine(RuleBasedStateMachine):
         return self.store.queue(name)
 
     def prepare(self, name: str, batch: list[Wish]) -> None:
-        """Add to what is wished for, in a machine that tests more."""
+        """Hook for subclasses: change the jobs to enqueue."""
 
     def real_job(self, place: int, wish: Wish) -> NewJob:
-        """What is asked of the store, at this place of a call."""
+        """The store's request for the job at this index of a call."""
         return NewJob(
             grown(wish.payload),
             wish.delay / 1000 if wish.at is None else None,
@@ -142,14 +142,14 @@ class PlainMachine(RuleBasedStateMachine):
         )
 
     def governed(self, policy: Policy) -> Policy:
-        """The policy that a queue gets, in a machine that tests more."""
+        """Hook for subclasses: change a queue's policy."""
         return policy
 
     def real_claim(self, name: str, limit: int, lease: int | None, claim_id: str | None) -> Any:
         return self.queue(name).claim(limit, None if lease is None else lease / 1000, id=claim_id)
 
     def both(self, expected: Callable[[], Any], actual: Callable[[], Any]) -> tuple[Any, Any] | None:
-        """Ask both; they raise the same, or neither does."""
+        """Call both. They must raise the same type of error, or none."""
         answer = outcome(expected)
         given = outcome(actual)
         if isinstance(answer, TenureError) or isinstance(given, TenureError):
@@ -198,7 +198,7 @@ class PlainMachine(RuleBasedStateMachine):
         error=errors,
     )
     def work(self, name: str, batch: list[Wish], verb: str, error: str | None) -> Any:
-        """A whole life: enqueued, claimed, and done or dead."""
+        """A job's whole life: enqueued, claimed, and done or dead."""
         pairs: Any = self.enqueue_and_claim(name, batch, None)
         for pair in pairs.values:
             self.settle(pair, verb, None, error, None)
@@ -252,7 +252,7 @@ class PlainMachine(RuleBasedStateMachine):
         delay=st.one_of(st.none(), delays),
     )
     def settle(self, pair: Any, verb: str, result: bytes | None, error: str | None, delay: int | None) -> None:
-        """Any delivery there ever was, by any verb."""
+        """Settle any delivery, live or old, by any verb."""
         mine, real = pair
         queue, model = self.queue(real.queue), self.model
         seconds = None if delay is None else delay / 1000
@@ -289,7 +289,7 @@ class PlainMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.deliveries)
     @rule(first=any_number, count=st.integers(1, 6), verb=st.sampled_from(["ack", "release"]))
     def settle_many(self, first: int, count: int, verb: str) -> None:
-        """Any run of deliveries, of which one comes twice; those of one queue."""
+        """Settle several deliveries of one queue in one call; one of them twice."""
         start = first % len(self.model.deliveries)
         some = self.model.deliveries[start : start + count]
         queue = self.real[some[0]].queue
@@ -318,7 +318,7 @@ class PlainMachine(RuleBasedStateMachine):
         if found is None:
             return
         name, job = found
-        if elsewhere:  # another queue's id means nothing here
+        if elsewhere:  # an id of another queue
             name = NAMES[name == NAMES[0]]
         answers = self.both(lambda: self.model.cancel(name, job), lambda: self.queue(name).cancel(job.id))
         assert answers is not None
@@ -373,7 +373,7 @@ class PlainMachine(RuleBasedStateMachine):
 
     @rule(ms=st.one_of(st.none(), steps, long_passing))
     def sweep(self, ms: int | None) -> None:
-        """A sweep, perhaps after the calendar was set, or days have passed."""
+        """A sweep, perhaps after the calendar was set or days have passed."""
         if ms is not None and ms >= 86_400_000:
             self.advance(ms)
         elif ms is not None:
@@ -403,7 +403,7 @@ class PlainMachine(RuleBasedStateMachine):
         ),
     )
     def govern(self, name: str, what: str | Policy) -> None:
-        """What people do to a queue as a whole."""
+        """Administration of a whole queue."""
         queue, model = self.queue(name), self.model
         if isinstance(what, Policy):
             what = self.governed(what)
@@ -489,10 +489,10 @@ class PlainMachine(RuleBasedStateMachine):
             self.home.destroy(self.store)
 
     def _same_story(self) -> None:
-        """Every change of every job is told once, in order, as far back as the journal is kept."""
+        """Every change of every job is one event, in order, as far back as the journal is kept."""
         told: dict[str | None, list[str]] = {}
         page = self.store.events(limit=50)
-        #: The number expected next, of the store's journal or of each queue's.
+        #: The next expected number, for the store's journal or for each queue's.
         after: dict[str, int] = {}
         first = 1
         while page.events:
@@ -512,7 +512,7 @@ class PlainMachine(RuleBasedStateMachine):
 
 
 class QueueMachine(PlainMachine):
-    """With steps, sleeps and signals."""
+    """The machine with steps, snoozes and signals."""
 
     @rule(pair=PlainMachine.deliveries, name=step_names, value=st.sampled_from([b"", b"first", b"second"]))
     def record_step(self, pair: Any, name: str, value: bytes) -> None:
@@ -531,7 +531,7 @@ class QueueMachine(PlainMachine):
         comes=st.sampled_from(["before", "after", "after", "later"]),
     )
     def snooze(self, which: int, delay: int, name: str | None, comes: str) -> None:
-        """Sleep, or wait for a signal, which comes before, right after, or later if at all."""
+        """Snooze, or wait for a signal that comes before, right after, or later, if at all."""
         live = self._live()
         self._snooze(live[which % len(live)], delay, name, comes)
 
@@ -544,7 +544,7 @@ class QueueMachine(PlainMachine):
         comes=st.sampled_from(["before", "after", "later"]),
     )
     def wait_for_signal(self, queue: str, wish: Wish, delay: int, name: str, comes: str) -> Any:
-        """A delivery that records a step, and goes on when it has a signal."""
+        """A delivery that records a step, and waits for a signal."""
         pairs: Any = self.enqueue_and_claim(queue, [wish], 30_000)
         for mine, real in pairs.values:
             self.record_step((mine, real), name, b"before the signal")
@@ -565,7 +565,7 @@ class QueueMachine(PlainMachine):
     @precondition(lambda self: self.ids)
     @rule(which=any_number, name=step_names)
     def signal(self, which: int, name: str) -> None:
-        """For any job, mostly for one that waits for a signal."""
+        """Signal any job, mostly one that waits for a signal."""
         waiting = [
             (queue, job)
             for queue, kept in self.model.queues.items()
@@ -599,7 +599,7 @@ def machine(
 
 @pytest.fixture
 def parent() -> Iterator[Path]:
-    """A folder for the stores of one test, gone after it."""
+    """A folder for the stores of one test, removed after it."""
     folder = Path(tempfile.mkdtemp(prefix="tenure-machine-"))
     yield folder
     shutil.rmtree(folder)
@@ -642,7 +642,7 @@ def test_lmdb(parent: Path) -> None:
 
 
 class SharedReference(Reference):
-    """A store that other processes may have open: who opens it in the same boot takes the time as they have it.
+    """A store that other processes may have open: a process that opens it in the same boot uses their time.
 
     A millisecond later (`ClusterPlace.crash`).
     """
@@ -657,5 +657,5 @@ class SharedReference(Reference):
 
 @pytest.mark.timeout(PATIENCE)
 def test_foundationdb_on_a_simulated_cluster_with_faults() -> None:
-    """One process: nobody else claims, so that its order is the strict one."""
+    """With one process, whose claims follow the order strictly."""
     run_state_machine_as_test(machine(ClusterPlace, SharedReference, PlainMachine), settings=looking(3))

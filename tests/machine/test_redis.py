@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("redis")
 
 
 class RedisPlace:
-    """A prefix of its own; the server stays when a process ends, however it does."""
+    """A prefix on a server, which survives the end of a process."""
 
     def __init__(self, harness: RedisHarness) -> None:
         self._harness = harness

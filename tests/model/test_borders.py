@@ -1,4 +1,4 @@
-"""Limits of the model's values, at the last value that is taken and at the first that is not."""
+"""Limits of the model's values: the last accepted value and the first refused one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_queue_of_the_default_tenant_is_shown_without_it() -> None:
 
 
 def test_the_first_ids_of_many_milliseconds_differ_in_every_random_bit() -> None:
-    """12 bits behind the time and the version, and those behind the variant."""
+    """The 12 bits after time and version, and the bits after the variant."""
     made = [int.from_bytes(IdSource().one(now_ms), "big") for now_ms in range(1, 400)]
     for bit in [*range(64, 76), *range(40, 54)]:
         assert {number >> bit & 1 for number in made} == {0, 1}, f"bit {bit} never changes"
@@ -251,7 +251,7 @@ def test_a_tick_that_was_missed_is_skipped_or_caught_up() -> None:
     skipping, catching = Ticks(None, MINUTE), Ticks(None, MINUTE, missed="catch_up")
     now = 10 * MINUTE + 5
     assert skipping.due(MINUTE, now) == ([10 * MINUTE], 11 * MINUTE)
-    assert skipping.due(9 * MINUTE + 5, now)[0] == [9 * MINUTE + 5, 10 * MINUTE]  # exactly as late as is tolerated
+    assert skipping.due(9 * MINUTE + 5, now)[0] == [9 * MINUTE + 5, 10 * MINUTE]  # exactly within the tolerance
     assert catching.due(8 * MINUTE, now) == ([8 * MINUTE, 9 * MINUTE, 10 * MINUTE], 11 * MINUTE)
     many, following = catching.due(MINUTE, 10_000 * MINUTE)
     assert len(many) == 501

@@ -1,4 +1,4 @@
-"""Each way in which a journal can depart from the specification, by a journal that departs in this way only."""
+"""Each way in which a journal can violate the specification, with a journal that violates it in this way only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.model.event import Event
 from tenure.model.specification import Trace, departure
 from tenure.model.tokens import TOKEN_COUNT
 
-#: A whole life of job j: enqueued at 10, claimed at 20 until 50. Tests add one event, or change one of these.
+#: A job's events: enqueued at 10, claimed at 20 until 50. Tests add one event, or change one of these.
 LIFE: tuple[dict[str, Any], ...] = (
     {"type": "queue_created", "time_ms": 5},
     {"type": "enqueued", "job": "j", "state": "waiting", "time_ms": 10, "at_ms": 10},
@@ -22,7 +22,7 @@ DONE: dict[str, Any] = {
 
 
 def journal(*told: dict[str, Any]) -> list[Event]:
-    """Events from short descriptions: numbers and links are made, where a description does not give its own."""
+    """Make events from short descriptions; numbers and links are filled in if a description has none."""
     last: dict[str, tuple[int, int]] = {}
     made = []
     for number, given in enumerate(told, 1):
@@ -39,7 +39,7 @@ def journal(*told: dict[str, Any]) -> list[Event]:
 
 
 def why(*told: dict[str, Any]) -> str | None:
-    """How the last of these events departs; those before it are all allowed."""
+    """Why the last of these events is not allowed; all events before it must be."""
     events = journal(*told)
     found = departure(events)
     if found is not None:
@@ -138,7 +138,7 @@ def test_a_step_at_the_border_is_allowed(case: str) -> None:
 
 
 def test_what_was_trimmed_is_taken_as_its_first_event_tells_it() -> None:
-    """The journal begins behind the claim: then the job is checked from there on."""
+    """The journal begins after the claim: the job is checked from there on."""
     _, _, claimed, done, again = journal(*LIFE, DONE, DONE | {"time_ms": 31})
     assert departure([claimed, done]) is None
     assert departure([done]) is None
@@ -153,13 +153,13 @@ def test_an_extension_of_a_trimmed_lease_is_allowed() -> None:
 
 
 def test_where_events_get_their_time_afterwards_ends_are_not_judged() -> None:
-    """A store whose writers do not take turns tells of an ack after its lease's end, which was decided before it."""
+    """If writers are not serialized, an ack that was decided before its lease's end may get a later time."""
     trace = Trace(timed=False)
     assert [trace.take(event) for event in journal(*LIFE, DONE | {"time_ms": 60})] == [None] * 4
 
 
 def test_parts_of_journals_have_gaps() -> None:
-    """Not dense: numbers are of no concern, nor is what is not told."""
+    """Not dense: numbers and missing events are not checked."""
     life = journal(*LIFE, DONE)
     assert departure([life[1], life[3]], dense=False) is not None
     assert departure([life[1], life[2], life[3]], dense=False) is None

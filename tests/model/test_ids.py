@@ -1,4 +1,4 @@
-"""Ids grow strictly, whatever the clock does, and are UUIDs of version 7 that any library reads."""
+"""Ids grow strictly, whatever the clock does, and are valid UUIDs of version 7."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_ids_are_uuids_of_version_7(now_ms: int, count: int) -> None:
 
 
 def test_ids_stay_valid_when_a_millisecond_is_used_up() -> None:
-    """After millions of ids in one millisecond the next one is borrowed."""
+    """After millions of ids in one millisecond the next millisecond is used."""
     source = IdSource()
     before = source.take(1000, 2)[1]
     source._low = (1 << 63 | 1 << 55) + 5
@@ -51,7 +51,7 @@ def test_ids_stay_valid_when_a_millisecond_is_used_up() -> None:
 
 
 def test_ids_grow_however_they_are_asked_for() -> None:
-    """One by one and many at once, by a clock that moves, stands still and steps back."""
+    """Single ids and batches, with a clock that moves, stands still and steps back."""
     source = IdSource()
     made: list[bytes] = []
     for turn in range(3000):
@@ -127,7 +127,7 @@ def test_whatever_is_read_as_an_id_is_16_bytes(text: str) -> None:
 
 
 def test_an_id_with_a_queues_mark_stays_one_of_a_kind_and_in_order() -> None:
-    """The bits that name the queue are no part of the count, however long the clock stands still."""
+    """The counter never reaches the bits of the queue's mark, however long the clock stands still."""
     source = IdSource()
     for queue in (1, 77, MARKS - 1, MARKS, MARKS + 5, 2**32 - 1):
         mark = queue_mark(queue)

@@ -1,4 +1,4 @@
-"""The transition table is the picture in DESIGN, no more and no less."""
+"""The transition table has exactly the documented transitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenure.model.lifecycle import SHOWN, TERMINAL, TRANSITIONS, Change, Reason,
 
 GONE, WAITING, LEASED, DONE, DEAD, BLOCKED = State
 
-#: Every arrow of the picture, and of the text under it.
+#: Every documented transition.
 ARROWS = {
     (Change.ENQUEUED, GONE, WAITING),
     (Change.ENQUEUED, GONE, BLOCKED),  # after=…
@@ -37,7 +37,7 @@ ARROWS = {
     (Change.PURGED, WAITING, GONE),
     (Change.PURGED, DONE, GONE),
     (Change.PURGED, DEAD, GONE),
-    (Change.RESTORED, GONE, WAITING),  # from another store, or an archive, as it stood there
+    (Change.RESTORED, GONE, WAITING),  # from another store or an archive
     (Change.RESTORED, GONE, BLOCKED),
     (Change.RESTORED, GONE, DONE),
     (Change.RESTORED, GONE, DEAD),
@@ -45,7 +45,7 @@ ARROWS = {
 OF_QUEUES = {Change.QUEUE_CREATED, Change.QUEUE_CONFIGURED, Change.QUEUE_PAUSED, Change.QUEUE_RESUMED,
              Change.QUEUE_DELETED}  # fmt: skip
 OF_LEASES = {Change.EXTENDED}
-#: A repair sets a job right, whatever it was.
+#: A repair may change any state to any other.
 OF_REPAIRS = {Change.REPAIRED}
 
 

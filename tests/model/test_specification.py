@@ -1,4 +1,4 @@
-"""The transition relation accepts what stores write, and refuses journals that were tampered with."""
+"""The transition relation accepts the journals of stores, and refuses journals that were tampered with."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_change_has_one_rule() -> None:
 
 
 def history(seed: int, steps: int = 120) -> list[Event]:
-    """The journal of a store in memory after so many verbs, chosen at random."""
+    """The journal of a store in memory after `steps` random verbs."""
     rng, clock = random.Random(seed), ManualClock()
     with tenure.open("memory:", clock=clock, sweep=False) as store:
         for name, policy in (("a", Policy(max_attempts=2, retention=5)), ("b", Policy(backoff=Backoff.fixed(0)))):
@@ -108,7 +108,7 @@ def test_a_store_says_where_its_journal_departs() -> None:
 
 
 def tampered(rng: random.Random, journal: Sequence[Event]) -> tuple[str, int, list[Event]]:
-    """One event removed, doubled or moved: how, from where, and the journal."""
+    """A journal with one event removed, doubled or moved: how, its index, and the journal."""
     events, at = list(journal), rng.randrange(len(journal))
     how = rng.choice(["removed", "doubled", "moved"])
     if how == "removed":
@@ -122,7 +122,7 @@ def tampered(rng: random.Random, journal: Sequence[Event]) -> tuple[str, int, li
 
 
 def disguised(events: Sequence[Event]) -> list[Event]:
-    """The same, with numbers, places, times and predecessors made to fit: only what the events mean can tell."""
+    """The same events with consistent numbers, positions, times and predecessors: only their meaning can be wrong."""
     last: dict[tuple[str, str | None], tuple[int, int]] = {}
     clean = []
     times = sorted(event.time_ms for event in events)
@@ -138,7 +138,7 @@ def disguised(events: Sequence[Event]) -> list[Event]:
 
 
 def test_a_thousand_tampered_journals(journals: list[list[Event]]) -> None:
-    """As they are, only trimmed ones are accepted. Disguised, those that are accepted are legal by `is_legal` too."""
+    """Only trimmed journals are accepted unchanged. Disguised journals are accepted only if `is_legal` accepts them."""
     rng, refused, changed = random.Random(18), 0, 0
     accepted, disagreements = Counter[str](), 0
     for _ in range(MUTATIONS):
@@ -148,7 +148,7 @@ def test_a_thousand_tampered_journals(journals: list[list[Event]]) -> None:
             continue
         changed += 1
         seen = departure(events)
-        if seen is None:  # without its first or last event: a journal that was trimmed, or is not so long yet
+        if seen is None:  # its first or last event was removed: a trimmed or shorter journal
             assert how == "removed"
             assert at in (0, len(journal) - 1)
         refused += seen is not None
@@ -168,7 +168,7 @@ def test_a_thousand_tampered_journals(journals: list[list[Event]]) -> None:
     assert disagreements == 0
 
 
-#: Every life of a job, from its first event on.
+#: Every valid sequence of a job's events.
 LIFE = re.compile(
     r"enqueued ttl_passed |"
     r"enqueued (claimed (retried|released|expired|died replayed) )*"
@@ -177,7 +177,7 @@ LIFE = re.compile(
 
 
 def is_legal(events: Sequence[Event]) -> bool:
-    """Whether such a history could have happened: written without the transition relation, looking backwards."""
+    """Whether the history is possible: decided without the transition relation, by looking backwards."""
     lives: dict[tuple[str, str], list[tuple[int, Event]]] = {}
     for place, event in enumerate(events):
         if event.job_id is not None:
@@ -225,18 +225,18 @@ def _is_a_life(events: Sequence[Event], life: Sequence[tuple[int, Event]]) -> bo
 
 
 def _end(events: Sequence[Event], place: int, lease: str | None) -> int:
-    """When the lease ends, as told before this place."""
+    """The end of the lease, by the events before this index."""
     return [e.at_ms or 0 for e in events[:place] if e.lease_id == lease and e.type in ("claimed", "extended")][-1]
 
 
 def _holders(events: Sequence[Event], place: int, lease: str | None) -> int:
-    """How many jobs the lease holds before this place."""
+    """The number of jobs that the lease holds before this index."""
     last = {(e.queue, e.job_id): e for e in events[:place] if e.job_id is not None}
     return sum(event.type == "claimed" and event.lease_id == lease for event in last.values())
 
 
 def _alone(events: Sequence[Event], place: int) -> bool:
-    """Whether no other job is held by the lease that is granted at this place: it is a lease by itself."""
+    """Whether the lease that is granted at this index holds no other job."""
     return not _holders(events, place, events[place].lease_id)
 
 

@@ -1,4 +1,4 @@
-"""Durations, moments, names and receipts: what is taken, and that all else is refused."""
+"""Durations, times, names and receipts: valid values are accepted, and all others are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_USABLE = [math.nan, math.inf, -math.inf, 2**63, 2.0**63, -(2**63), 10**400, 
 @example(68_352_636_797)
 def test_whole_milliseconds_are_kept(ms: int) -> None:
     assert duration_ms("lease", timedelta(milliseconds=ms)) == ms
-    if ms < 2**32:  # far beyond, a float of seconds has no room for whole milliseconds
+    if ms < 2**32:  # a larger float of seconds is not exact to the millisecond
         assert duration_ms("lease", ms / 1000) == ms
 
 
@@ -165,7 +165,7 @@ def test_good_names(name: str) -> None:
 )  # fmt: skip
 def test_bad_names(name: object) -> None:
     checks = [lambda: checked("queue", name), lambda: queue_name(name)]
-    if name not in ("a" * 65, "A", "a:b"):  # tenants are named as identity providers name them
+    if name not in ("a" * 65, "A", "a:b"):  # valid names of tenants
         checks.append(lambda: queue_name("q", name))
     for check in checks:
         with pytest.raises(InvalidArgument):

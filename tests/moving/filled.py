@@ -1,4 +1,4 @@
-"""A store with jobs in every state, as many as asked for."""
+"""Fills a store with a given number of jobs, in every state."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Flows, steps, signals and schedules in a store, and whether another store has the same and goes on with them."""
+"""Makes flows, steps, signals and schedules in a store, and compares them with another store's."""
 
 from __future__ import annotations
 
 from tenure import NewJob, Policy, Queue, Store
 from tenure.model.schedule import Schedule
 
-#: Flows that make(…) enqueues, each of four jobs.
+#: The number of flows that `make` enqueues, each of four jobs.
 FLOWS = 3
 
 
 def make(store: Store, queues: tuple[str, str] = ("site", "reports")) -> None:
-    """Flows that are half done, over two queues (or twice the same one), a job with steps, one that waits for a signal."""
+    """Enqueue half-done flows over two queues (or one), a job with steps, and a job that waits for a signal."""
     first, last = [store.queue(name) for name in queues]
     for queue in (first, last):
         queue.configure(Policy(retention=86_400, max_attempts=1))
@@ -43,7 +43,7 @@ def told(queue: Queue) -> dict[str, object]:
 
 
 def finish(store: Store, queues: tuple[str, str] = ("site", "reports")) -> list[bytes]:
-    """Work off everything, the dead parent replayed and the signal given: the payloads in the order in which they ran."""
+    """Replay the dead parent, send the signal, and run all jobs. Returns their payloads in order."""
     first, last = [store.queue(name) for name in queues]
     (waits,) = [job for job in first.list("scheduled") if job.waits_for]
     assert first.signal(waits.id, "go")

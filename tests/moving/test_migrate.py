@@ -1,4 +1,4 @@
-"""From RocksDB to LMDB and back: the same jobs, whatever stopped the move on the way."""
+"""Migration from RocksDB to LMDB and back keeps all jobs, also after interruptions."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_flows_within_a_queue_travel_to_valkey_and_back(tmp_path: Path):
 
 
 def test_a_queue_alone_leaves_jobs_behind_that_wait_for_another(tmp_path: Path):
-    """They are named, and the target stays paused: nothing runs early."""
+    """They are reported, and the target stays paused, so that no job runs early."""
     with tenure.open("memory:", sweep=False) as here, tenure.open("memory:", sweep=False) as there:
         flows.make(here)
         moved = migration.migrate(here, there, queue="reports")
@@ -213,7 +213,7 @@ def test_to_a_server_and_back(tmp_path: Path):
 
 
 def test_jobs_of_another_group_are_other_jobs():
-    """The same ids, payloads and states, and another group: the checksums differ."""
+    """With another group, the same ids, payloads and states have another checksum."""
     with tenure.open("memory:") as source, tenure.open("memory:") as target:
         source.queue("q").enqueue_many([NewJob(b"x", group="a"), NewJob(b"y")])
         (grouped,) = [job for job in source.queue("q").list("ready") if job.group]

@@ -1,7 +1,7 @@
-"""Clients that work without a pause, whatever happens to the server, and remember what they were told.
+"""Clients that work without a pause, whatever happens to the server, and record the answers they get.
 
-Each puts in jobs of its own, with no idempotency key to lean on, and does whatever jobs it gets. Leases outlast the test:
-a claim that is given to nobody stays given, and is found by the drain at the end.
+Each enqueues its own jobs, without idempotency keys, and works on any job it gets. Leases outlast the test: a job that
+is leased to no client stays leased, and the drain at the end finds it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Crowd:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._made = 0
-        #: What was acknowledged: payloads put in, by job; payloads of jobs acked; and how often each was retried or given back.
+        #: Acknowledged calls: enqueued payloads by job; payloads of acked jobs; and the retries and releases of each.
         self.added: dict[str, bytes] = {}
         self.done: list[bytes] = []
         self.failures: list[BaseException] = []
@@ -51,7 +51,7 @@ class Crowd:
 
     def _produce(self, queue: tenure.Queue, chance: random.Random) -> None:
         payloads = [self._payload() for _ in range(chance.choice((1, 1, 2, 5)))]
-        # Many are nacked often, and none shall die of it.
+        # Jobs are nacked often, and none may run out of attempts.
         answers = queue.enqueue_many([NewJob(payload, max_attempts=1000) for payload in payloads])
         with self._lock:
             self.calls += 1
@@ -83,7 +83,7 @@ class Crowd:
             queue.get(claim[0].id)
 
     def check(self) -> None:
-        """Raises what ended a client: nothing may."""
+        """Raise the error that ended a client, if any."""
         if self.failures:
             raise AssertionError(f"{len(self.failures)} clients ended: {self.failures[0]!r}") from self.failures[0]
 
@@ -95,7 +95,7 @@ class Crowd:
         self.check()
 
     def judge(self, store: Store) -> str:
-        """Do what is left, then compare what the clients were told with what is there."""
+        """Work off the remaining jobs, then compare the clients' answers with the store."""
         queue = store.queue("work")
         while claim := queue.claim(limit=100, lease=LEASE):
             settled = queue.ack_many(claim)
@@ -110,7 +110,7 @@ class Crowd:
         lost = set(self.added.values()) - set(self.done)
         assert not lost, f"{len(lost)} acknowledged jobs were never done"
         extra = set(self.done) - set(self.added.values())
-        assert not extra, f"{len(extra)} jobs were done that nobody was told of"
+        assert not extra, f"{len(extra)} jobs were done whose enqueue was never acknowledged"
         assert counts.enqueued == len(self.added)
         report = store.check(specification=True)
         assert report.clean, report.findings
@@ -118,7 +118,7 @@ class Crowd:
 
 
 def opened(url: str, alive: Callable[[], bool] = lambda: True, timeout: float = 30.0) -> Store:
-    """A client, as soon as the server is there: opening is tried once, and not for long. `timeout`: how long it asks again."""
+    """Open a client as soon as the server runs: `open` itself tries once. `timeout`: how long requests are retried."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -133,5 +133,5 @@ def wait_until(condition: Callable[[], bool], crowd: Crowd, seconds: float = PAT
     until = time.monotonic() + seconds
     while not condition():
         crowd.check()
-        assert time.monotonic() < until, "it did not come about in time"
+        assert time.monotonic() < until, "the condition did not become true in time"
         time.sleep(0.01)

@@ -1,5 +1,5 @@
-"""One of several processes on one `rocksdb:` path: puts jobs in and does them until its input ends, and writes down, before
-and after each call, what it asks and what it was told. Run as `python -m tests.proofs.neighbour URL LOG NAME`.
+"""One of several processes on one `rocksdb:` path: enqueues and works on jobs until its input ends, and logs each call
+and its answer. Run as `python -m tests.proofs.neighbour URL LOG NAME`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 import tenure
 from tenure import LeaseLost
 
-#: Jobs of one that was killed come back after this; nobody works on one for as long.
+#: The lease: jobs of a killed process come back after this, and no job takes that long.
 LEASE = 4.0
 #: Seconds between two turns of a thread: what the proof needs is calls under way at each kill, not as many as a core can do.
 PAUSE = 0.01
@@ -25,7 +25,7 @@ class Diary:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, *words: object) -> None:
-        """One call: what is written is there, whoever is killed afterwards."""
+        """A single write, which survives a kill."""
         os.write(self._file, (json.dumps(words) + "\n").encode())
 
 

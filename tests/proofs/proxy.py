@@ -1,10 +1,10 @@
-"""A small proxy between clients and a server, which behaves as badly as networks do, request by request.
+"""A proxy between clients and a server that injects network faults, request by request.
 
-lose the request     the client's connection ends, and the server never hears of it
-lose the reply       the server acts, and the client's connection ends
+lose the request     the client's connection ends, and the server does not get the request
+lose the reply       the server executes the request, and the client's connection ends
 double it            the server gets it twice at once, over two connections; one of the replies goes to the client
-echo it              the server gets it again later, when the client has its answer and has gone on
-hold it up           the request, or its reply, comes late
+echo it              the server gets it again later, after the client has its answer
+hold it up           the request or its reply is delayed
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Proxy:
         self._stopping = False
         self._open: set[socket.socket] = set()
         self._echoes: list[threading.Thread] = []
-        #: How often each was done.
+        #: The number of each fault.
         self.told: collections.Counter[str] = collections.Counter()
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listening.getsockname()[1]
@@ -37,7 +37,7 @@ class Proxy:
         self._thread.start()
 
     def calm(self) -> None:
-        """No more faults from now on; what was to come late has come when this returns."""
+        """Stop the faults, and wait for delayed requests."""
         with self._lock:
             self._faults = 0.0
             echoes = list(self._echoes)
@@ -64,7 +64,7 @@ class Proxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        """Requests of one connection, one after another, until one of them is made to fail."""
+        """Serve the requests of one connection, until one is made to fail."""
         stream = _Stream(client)
         with self._kept(client), contextlib.suppress(OSError):
             while (request := stream.message()) is not None:
@@ -114,7 +114,7 @@ class Proxy:
         thread.start()
 
     def _ask(self, request: bytes) -> bytes | None:
-        """The server's reply, over a connection of its own."""
+        """The server's reply, over a separate connection."""
         try:
             server = socket.create_connection(self._upstream, timeout=60)
         except OSError:
@@ -137,7 +137,7 @@ class Proxy:
 
 
 class _Stream:
-    """Whole messages of HTTP/1.1 with a Content-Length, as bytes."""
+    """Reads complete HTTP/1.1 messages with a Content-Length."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

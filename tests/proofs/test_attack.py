@@ -1,13 +1,13 @@
-"""A server under attack from callers on this machine, while another tenant works: it is answered in time, and nothing leaks.
+"""A server under attack, while another tenant works: the tenant gets its answers in time, and the server leaks nothing.
 
     silent connections      that send nothing
     half-sent bodies        by a tenant with a token: a head, a part of the body, then nothing
     streams of events       that are held open
-    a slow identity provider, and tokens by keys that nobody knows
-    a greedy tenant         which reads and stores as much as its quota lets it
+    a slow identity provider, and tokens with unknown keys
+    a greedy tenant         which reads and stores as much as its quota allows
 
-The short run is in `make test`; `make test-crash` runs the whole: 1,100 silent connections, 300 half-sent bodies, 300 streams
-(ATTACK_SECONDS sets for how long). The server may open 1,024 handles. It prints its figures.
+The short run is in `make test`; `make test-crash` runs the whole: 1,100 silent connections, 300 half-sent bodies, 300
+streams (ATTACK_SECONDS sets for how long). The server may open 1,024 handles. It prints its figures.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def token(tenant: str | None, scope: str, key: Any = KEY, kid: str = "good") -> 
 
 
 class Provider:
-    """An identity provider that answers once, and drips ever after."""
+    """An identity provider that answers once, and then sends its answers very slowly."""
 
     def __init__(self) -> None:
         self.slow = False
@@ -98,7 +98,7 @@ class Provider:
 
 
 class Served:
-    """`tenure serve` in a process of its own, with few handles."""
+    """`tenure serve` in a separate process, with few file handles."""
 
     def __init__(self, folder: Path, jwks_url: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -161,7 +161,7 @@ class Served:
 
 
 class Worked(NamedTuple):
-    """How an ordinary tenant fared."""
+    """The answer times and statuses of an ordinary tenant."""
 
     took: list[float]
     statuses: dict[str, int]
@@ -180,7 +180,7 @@ def work(served: Served, seconds: float) -> Worked:
 
 
 class Attackers:
-    """All that is hostile, for as long as the context lasts. `done` counts what each kind has tried."""
+    """All attacks, while the context lasts. `done` counts the tries of each kind."""
 
     def __init__(self, served: Served, attack: Attack) -> None:
         self._served = served
@@ -216,7 +216,7 @@ class Attackers:
                     self.done[name] = self.done.get(name, 0) + 1
 
         def more_silence() -> None:
-            """Those that were closed come again."""
+            """Open closed connections again."""
             held.append(self._served.connect())
 
         self._repeat("silent connections, again", more_silence, 0.02)

@@ -29,7 +29,7 @@ SECONDS = float(os.environ.get("NETWORK_SECONDS", "1.5"))
 
 @contextmanager
 def served(store: Store, by: str) -> Iterator[tuple[str, int]]:
-    """The store behind the small listener of the owner's socket, or behind `tenure serve`'s application."""
+    """Serve the store by the owner's listener, or by the application of `tenure serve`."""
     with ExitStack() as ending:
         if by == "listener":
             sock = socket.create_server(("127.0.0.1", 0), backlog=256)

@@ -1,11 +1,11 @@
 """Fairness and limits, with figures: groups inside a queue, tenants and queues of a store.
 
-    max_leased=1      many threads, many groups: never two jobs of a group in hands at once
+    max_leased=1      many threads, many groups: never two leased jobs of a group
     weights           1 : 2 : 4 under saturation
-    small ones        with one job each, beside one with very many: when each is claimed, in shares
-    empty queues      what very many of them add to a claim from any queue
+    small ones        groups or tenants with one job each, beside one with very many: when each is served, in shares
+    empty queues      the cost that very many of them add to `claim_any`
 
-The short run is in `make test`; `make test-crash` (FAIR=1) runs the sizes of the issue. Each prints its figures (pytest -rP).
+The short run is in `make test`; `make test-crash` (FAIR=1) runs the large sizes. Each prints its figures (pytest -rP).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def in_batches(jobs: Sequence[bytes | NewJob], queue: tenure.Queue, size: int = 
 
 
 def worked_off(queue: tenure.Queue, jobs: int, look: Callable[[str, int], None]) -> float:
-    """Claim and ack one job after another in `THREADS` threads; the jobs a second. `look` is told of each, +1 and -1."""
+    """Claim and ack single jobs in `THREADS` threads. Returns jobs per second. `look(group, ±1)` is called for each."""
     left = threading.Semaphore(jobs)
     failed: list[BaseException] = []
 
@@ -58,7 +58,7 @@ def worked_off(queue: tenure.Queue, jobs: int, look: Callable[[str, int], None])
                 assert claim, "a job was left waiting"
                 group = claim[0].payload.decode()
                 look(group, 1)
-                look(group, -1)  # before the ack: from then on another may have the next of the group
+                look(group, -1)  # before the ack: after it another thread may lease the group's next job
                 queue.ack(claim[0])
         except BaseException as error:
             failed.append(error)
@@ -82,7 +82,7 @@ def test_a_group_of_one_never_has_two(store: tenure.Store) -> None:
     def look(group: str, change: int) -> None:
         with lock:
             held[group] += change
-            assert held[group] <= 1, f"two jobs of {group} were in hands at once"
+            assert held[group] <= 1, f"two jobs of {group} were leased at once"
 
     grouped = store.queue("grouped")
     grouped.configure(Policy(group=GroupPolicy(max_leased=1)))
@@ -122,7 +122,7 @@ def told(what: str, places: list[float]) -> None:
 
 
 def places_of(claims: Callable[[], Claim], small: int, is_small: Callable[[Claim], bool]) -> list[float]:
-    """When each of the small ones was served, in shares: a turn of each of them and of the big one."""
+    """When each of the small ones was served, in shares. A share is one turn of each small one and of the big one."""
     share = small + 1
     places = []
     for place in range(1, 2 * share + 1):
@@ -192,7 +192,7 @@ def test_a_claim_over_many_named_queues_costs_little_more_than_from_one(store: t
 
     measured(lambda: store.claim(everywhere))
     one, many = [], []
-    for _ in range(4):  # in turn: the machine has other things to do
+    for _ in range(4):  # in turn, since the machine may be loaded
         one.append(measured(busy.claim))
         many.append(measured(lambda: store.claim(everywhere)))
     print(

@@ -1,4 +1,4 @@
-"""Several processes on one `rocksdb:` path, and the owner killed -9, again and again: the rest go on, each job is settled once.
+"""Several processes on one `rocksdb:` path, whose owner is killed repeatedly: the others continue, jobs are settled once.
 
 OWNER_KILLS sets how often (`make test-crash`: 10).
 """
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 
 class Street:
-    """The processes, and what they wrote down."""
+    """The processes and their logs."""
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
@@ -87,7 +87,7 @@ class Street:
         _close(process)
 
     def go_on(self, calls: int) -> None:
-        """Until so many more calls were answered."""
+        """Wait until `calls` more calls were answered."""
         before = sum(words[0] in ("added", "acked") for words in self.told())
         self.until(
             lambda: sum(words[0] in ("added", "acked") for words in self.told()) >= before + calls,
@@ -148,10 +148,10 @@ def judge(street: Street) -> str:
             assert queue.ack_many(claim).lost == []
             left += [delivery.payload.decode() for delivery in claim]
             assert time.monotonic() < until, "jobs are leased to nobody"
-        assert not set(left) & set(acked), "what was acked came back"
+        assert not set(left) & set(acked), "an acked job exists again"
         done = collections.Counter(left) + acked
         assert max(done.values()) == 1
-        # Whoever was killed may have been about to say so: that much is not known, and no more.
+        # A killed process may not have logged its last answer: only that is unknown.
         assert set(added) <= set(done) | acking
         assert set(done) <= adding
         events = all_events(store)

@@ -1,4 +1,4 @@
-"""Kill -9 of a server under load, again and again: every acknowledged enqueue and ack is true, each job is done once.
+"""Repeated `kill -9` of a server under load: every acknowledged enqueue and ack survives, each job is done once.
 
 SERVER_KILLS sets how often (`make test-crash`: 20).
 """
@@ -26,7 +26,7 @@ KILLS = int(os.environ.get("SERVER_KILLS", "2"))
 
 
 class ServerProcess:
-    """`tenure serve` in a process of its own, started again at the same address."""
+    """`tenure serve` in a separate process, restarted at the same address."""
 
     def __init__(self, data: Path, socket: Path) -> None:
         self._command = [
@@ -42,7 +42,7 @@ class ServerProcess:
             self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=log, stderr=log)
 
     def open(self) -> Store:
-        return opened(self.url, timeout=PATIENCE)  # a server may take its time to come up
+        return opened(self.url, timeout=PATIENCE)  # a server may start slowly
 
     def kill(self) -> None:
         assert self._process.poll() is None, self._log.read_text()
@@ -50,7 +50,7 @@ class ServerProcess:
         self._process.wait(PATIENCE)
 
     def end(self) -> None:
-        """As it is told to by an operator."""
+        """Stop the server as an operator does."""
         if self._process.poll() is None:
             self._process.terminate()
             self._process.wait(PATIENCE)

@@ -14,12 +14,12 @@ from tools import proof
 SPEC = Path("spec/Tenure.tla").read_text()
 #: Events that the TLA+ model leaves out, each with its reason in docs/specification.md.
 NOT_MODELLED = {"QueueCreated", "QueueConfigured", "QueueDeleted", "Restored", "Repaired"}
-#: Actions that write no event: time, the disk, the power.
+#: Actions that write no event: time, syncs and power losses.
 NO_EVENT = {"Tick", "Synced", "Crash"}
 
 
 def actions() -> set[str]:
-    """The actions of the next-state relation, by name: those that it names, and what those are made of."""
+    """The names of the actions in the next-state relation, directly or through other definitions."""
     following = SPEC[SPEC.index("\nNext ==") : SPEC.index("\nFairness ==")]
     named = set(re.findall(r"\b[A-Z]\w+", following)) & set(
         re.findall(r"^(\w+)(?:\([\w, ]*\))? ==", SPEC, re.MULTILINE)

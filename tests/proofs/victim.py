@@ -1,4 +1,4 @@
-"""An ordinary tenant that works while others attack: enqueues, claims and acks over one connection, and says how long each took.
+"""An ordinary tenant that works while others attack: enqueues, claims and acks on one connection, and times each call.
 
 Run as `python -m tests.proofs.victim PORT TOKEN SECONDS`; prints a JSON list of milliseconds, and the statuses it got.
 """

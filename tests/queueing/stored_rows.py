@@ -1,4 +1,4 @@
-"""The rows of a store, changed and looked at behind its back."""
+"""Reads and changes a store's rows directly, below the verbs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(store: tenure.Store, space: int) -> list[tuple[bytes, bytes]]:
 
 
 def mended(store: tenure.Store) -> set[str]:
-    """The rules that were broken. Repaired, nothing is wrong any more."""
+    """Repair the store, which must succeed. Returns the violated rules."""
     report = store.check(repair=True)
     assert report.ok, report.findings
     assert store.check().clean

@@ -1,4 +1,4 @@
-"""A lease that runs out is in the log, with its id and its jobs'."""
+"""An expired lease is logged, with its id and the ids of its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: what `check` sees of their rows, what repair mends, and what their places cost."""
+"""Groups: faults of their rows that `check` finds and repairs, and the cost of their places."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_lost_state_is_made_again_with_its_group(store: tenure.Store) -> None:
     assert queue.claim()[0].id == job
 
 
-def test_nothing_is_left_of_groups_that_are_worked_off(store: tenure.Store) -> None:
+def test_no_rows_are_left_of_groups_without_jobs(store: tenure.Store) -> None:
     queue = filled(store)
     queue.enqueue_many([b"without"] * 3)
     queue.ack_many(queue.claim(100))
@@ -138,7 +138,7 @@ def test_a_group_at_its_limit_has_no_turn(store: tenure.Store) -> None:
     def turns() -> int:
         return sum(keyspace.split_group_turns(key[1:9]) is not None for key, _ in rows(store, keyspace.TURNS))
 
-    assert turns() == 0, "claims would look at groups that have no room"
+    assert turns() == 0, "claims must not read groups at their limit"
     queue.ack(held[0])
     assert turns() == 1, "its row in the order"
 
@@ -151,7 +151,7 @@ def test_more_groups_come_back_at_once_than_one_transaction_takes(store: tenure.
 
 
 def test_groups_that_were_emptied_otherwise_are_passed_in_steps(store: tenure.Store) -> None:
-    """Cancelled jobs leave their groups' places behind: a claim clears more of them than one transaction may."""
+    """Cancelled jobs leave their groups' places: a claim removes more of them than one transaction may."""
     queue = store.queue("q")
     made = queue.enqueue_many([NewJob(b"x", group=f"g{n}") for n in range(1200)])
     for job in made[:-1]:
@@ -160,7 +160,7 @@ def test_groups_that_were_emptied_otherwise_are_passed_in_steps(store: tenure.St
 
 
 def test_a_claim_and_an_ack_leave_nothing_to_the_garbage_collector(store: tenure.Store) -> None:
-    """Reference cycles of each verb made a pause of the collector for every few claims."""
+    """Reference cycles in verbs once made the collector run every few claims."""
     queue = store.queue("q")
     queue.configure(Policy(group=GroupPolicy(max_leased=1)))
     queue.enqueue_many([NewJob(b"x", group=f"g{n}") for n in range(40)])

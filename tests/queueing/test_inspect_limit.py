@@ -1,4 +1,4 @@
-"""`storage.inspect_limit`: one step of a claim inspects at most so many rows beyond those it returns, and hides no job."""
+"""`storage.inspect_limit`: one transaction of a claim skips at most so many rows, and no job is hidden by them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def events_a_commit(store: Store, kind: str) -> Counter[int]:
-    """commit → how many events of this type it has."""
+    """By commit: the number of its events of this type."""
     return Counter(event.commit for event in store.events(limit=1000) if event.type == kind)
 
 

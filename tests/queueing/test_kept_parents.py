@@ -1,4 +1,4 @@
-"""A done job whose children have not ended is kept past its retention, and a sweep does not tell that it removed it."""
+"""A done job whose children have not ended is kept past its retention, and a sweep does not count it as removed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A transaction's function may run again: the whole conformance suite on engines that make it, each test on one of them.
+"""The conformance suite on engines that run every transaction's function more than once, each test on one of them.
 
-`TwiceEngine` throws the first run of every transaction away and wants the same answer from the second; `StaleEngine` lets the
-first run see the store as it was a commit ago, as when another process came between. (`tests/machine` runs both, too;
-ALL_COMBINATIONS=1 runs each test on both.)
+`TwiceEngine` discards the first run of every transaction, and requires the same answer from the second. `StaleEngine`
+runs it first on the store as it was one commit ago, as if another process had committed in between. (`tests/machine` runs
+both, too; ALL_COMBINATIONS=1 runs each test on both.)
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_every_transaction_runs_twice(rerunning: Rerunning) -> None:
     assert engine.reruns == 3
 
 
-def test_what_an_engine_may_not_keep_is_not_kept(rerunning: Rerunning) -> None:
+def test_discarded_runs_leave_nothing_behind(rerunning: Rerunning) -> None:
     assert rerunning.traits.scope == "host"
     engine = rerunning()
     with pytest.raises(TenureError):
@@ -138,7 +138,7 @@ def test_reading_beside_what_was_written_is_fine() -> None:
 
 
 def test_a_queues_number_from_a_run_thrown_away_is_not_believed() -> None:
-    """The first run for `second` gives it the number that `first` has; a lease of `first` still ends as its own."""
+    """The discarded run for `second` assigns it the number of `first`; a lease of `first` still expires correctly."""
     clock = ManualClock()
     store = MemoryPlace(StaleEngine).open(clock)
     first, second = store.queue("first"), store.queue("second")
@@ -176,7 +176,7 @@ def test_the_time_does_not_go_back_with_a_run_thrown_away() -> None:
 
 
 def test_a_duplicate_that_would_be_a_queues_first_job_with_a_group() -> None:
-    """Found by the simulation (seed 171): the transaction read the queue's row, which it had marked as one with groups."""
+    """Found by the simulation (seed 171): the transaction read the queue's row after it had written it (grouped)."""
     store = MemoryPlace(TwiceEngine).open(ManualClock())
     queue = store.queue("work")
     first = queue.enqueue(b"x", key="k")
@@ -185,8 +185,8 @@ def test_a_duplicate_that_would_be_a_queues_first_job_with_a_group() -> None:
     assert store.check().clean
 
 
-def test_reruns_are_real() -> None:
-    """A guard for this file: the stores above do run on the rerunning engines."""
+def test_the_stores_run_on_rerunning_engines() -> None:
+    """Guards this file: the stores above run on the rerunning engines."""
     store = RerunHarness(TwiceEngine).open(clock=ManualClock())
     store.queue("work").enqueue(b"x")
     assert engine_of(store).reruns >= 2

@@ -1,4 +1,4 @@
-"""Claims at `disk` do not wait for their own sync, but for the jobs they hand out; no token is given twice."""
+"""Claims at `disk` wait until their jobs are durable, but not for their own sync; no token is given twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def store(tmp_path: Path):
 
 
 def syncs(store: tenure.Store) -> int:
-    """How many syncs were waited for, or made in the background."""
+    """The number of syncs so far, by callers and in the background."""
     return int(engine(store).group_commit.syncs)
 
 
@@ -28,7 +28,7 @@ def engine(store: Any) -> Any:
 
 
 def quiet(store: tenure.Store) -> None:
-    """Let nothing be synced in the background."""
+    """Stop syncs in the background."""
     engine(store).group_commit.sync_soon = lambda: None
 
 
@@ -52,7 +52,7 @@ def test_a_claim_waits_for_jobs_that_are_not_durable(store: tenure.Store, jobs: 
     queue.enqueue(b"first")
     queue.ack(queue.claim()[0])
     _, commit = engine(store).group_commit.deferring(lambda: queue.enqueue_many([b"x"] * jobs))
-    assert commit, "it was written, and nobody has synced it"
+    assert commit, "it is written and not synced"
     before = syncs(store)
     assert len(queue.claim(limit=jobs)) == jobs
     assert syncs(store) == before + 1
@@ -61,7 +61,7 @@ def test_a_claim_waits_for_jobs_that_are_not_durable(store: tenure.Store, jobs: 
 
 def test_a_claim_that_nobody_waits_for_is_on_disk_soon(store: tenure.Store) -> None:
     queue = store.queue("mail")
-    for _ in range(3):  # the thread that does it is started once, and told each time
+    for _ in range(3):  # its thread is started once, and woken each time
         queue.enqueue(b"x")
         queue.claim()
         written = engine(store)._next_commit - 1

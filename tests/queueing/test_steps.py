@@ -1,4 +1,4 @@
-"""Damage to steps: `check` finds it, `check(repair=True)` mends it, and the job goes on. And what a step costs."""
+"""Damage to steps: `check` finds it, repair corrects it, and the job continues. And the cost of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenure.testing.harness import engine_of
 
 
 class Job:
-    """A job that has a step and a signal, and waits for another."""
+    """A job that has a step and a signal, and waits for another signal."""
 
     def __init__(self, store: Store) -> None:
         self.queue = store.queue("work")

@@ -1,4 +1,4 @@
-"""Turns and lookups by id: what `check` sees of them, what repair mends, and how fair the turns are."""
+"""Turns and lookups by id: faults that `check` finds and repairs, and the fairness of turns."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_a_job_that_its_id_does_not_lead_to_is_found_again(store: tenure.Store):
 
 
 def test_small_tenants_are_served_within_twice_their_share(store: tenure.Store):
-    """DESIGN section 10: a tenant with very many jobs does not delay those with one."""
+    """A tenant with very many jobs does not delay tenants with one."""
     store.queue("all", "big").enqueue_many([b"x"] * 100)
     for n in range(SMALL):
         store.queue("one", f"small{n}").enqueue(b"x")
     store.queue("all", "big").enqueue_many([b"x"] * 100 * min(SMALL, 100))
-    share = SMALL + 1  # a turn of each
+    share = SMALL + 1  # one turn of each tenant
     places = []
     for place in range(1, 2 * share + 1):
         claim = store.claim_any(lease=3600)

@@ -1,4 +1,4 @@
-"""One bad row must not stop the rest: what cannot be read is stepped past, counted and logged."""
+"""Unreadable rows do not block others: they are skipped, counted and logged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANY = 450  # more than two pages of a sweep
 
 
 def damage(store: Store, space: int, prefix: bytes = b"") -> int:
-    """Make every row of a space that begins so unreadable."""
+    """Make every row of a space with this prefix unreadable."""
 
     def run(tx: Any) -> int:
         rows = tx.scan(space, prefix, prefix + b"\xff" * 20, 10_000)
@@ -92,7 +92,7 @@ def test_unreadable_jobs_keep_no_other_from_its_ttl(url: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"id": "0" * 32}, {"attempt": 2**32 - 1}, {"token": 2**63 - 1}])
-def test_what_is_restored_is_checked(change: dict[str, Any]) -> None:
+def test_restored_jobs_are_checked(change: dict[str, Any]) -> None:
     with tenure.open("memory:", durability="memory") as store:
         queue = store.queue("work")
         job = queue.get(queue.enqueue(b"x").id)

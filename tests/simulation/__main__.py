@@ -1,9 +1,9 @@
-"""`make simulate`: many histories, on all cores; the first that fails is shrunk, told, and can be replayed.
+"""`make simulate`: runs many histories on all cores; the first that fails is shrunk and printed, and can be replayed.
 
 python -m tests.simulation --histories 2000
 python -m tests.simulation --seconds 120
-python -m tests.simulation --seed 17                       one history, told
-python -m tests.simulation --seed 17 --steps 3,8,41        … of these steps only
+python -m tests.simulation --seed 17                       one history, printed
+python -m tests.simulation --seed 17 --steps 3,8,41        … with these steps only
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _chunks(first: int, histories: int | None) -> Iterator[range]:
 
 
 def run(first: int, histories: int | None, seconds: float | None, processes: int) -> Tally:
-    """Run histories until so many were run, so much time has passed, or one has failed."""
+    """Run histories until the number or the time is reached, or one has failed."""
     tally, chunks = Tally(), _chunks(first, histories)
     until = None if seconds is None else time.monotonic() + seconds
     with ProcessPoolExecutor(processes, get_context("forkserver")) as pool:
@@ -53,7 +53,7 @@ def run(first: int, histories: int | None, seconds: float | None, processes: int
 
 
 def tell(seed: int, numbers: Sequence[int]) -> int:
-    """Run one history and tell what happened in it. Returns 1 if it fails."""
+    """Run one history and print its calls. Returns 1 if it fails."""
     history = History(seed, numbers, talk=True)
     failed = failure_of(history)
     print("step     time  call: answer")
@@ -63,7 +63,7 @@ def tell(seed: int, numbers: Sequence[int]) -> int:
 
 
 def explain(seed: int, failed: str) -> None:
-    """Tell of a failed history: shrunk, and how to replay it."""
+    """Print a failed history: shrunk, and how to replay it."""
     print(f"\nseed {seed} fails: {failed}")
     numbers = shrunk(seed, range(STEPS), seconds=30)
     print(f"\nOf its {STEPS} steps, these {len(numbers)} are enough:")

@@ -1,4 +1,4 @@
-"""Some histories after each other, in this process: what a pool of processes calls."""
+"""Runs several histories in this process; called by a pool of processes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import NamedTuple
 from tests.simulation.shrinking import failure_of
 from tests.simulation.world import History
 
-#: After how many histories cycles are collected.
+#: The garbage collector runs after this many histories.
 _COLLECTED = 25
 
 
 class Tally(NamedTuple):
-    """What some histories came to."""
+    """The totals of several histories."""
 
     histories: int = 0
     steps: int = 0
     events: int = 0
     power_cuts: int = 0
-    #: Claims that were answered, and that a power cut took.
+    #: Claims that were answered, and claims that a power loss undid.
     claims_lost: int = 0
     cpu_seconds: float = 0.0
-    #: Seed and failure of those that failed.
+    #: Seed and failure of each failed history.
     failures: tuple[tuple[int, str], ...] = ()
 
     def plus(self, other: Tally) -> Tally:
@@ -35,8 +35,8 @@ def simulate(seeds: range) -> Tally:
     """Run the histories of these seeds."""
     before, collecting = logging.root.manager.disable, gc.isenabled()
     logging.disable(logging.CRITICAL)
-    gc.disable()  # a history makes no more cycles than fit into memory: looking for them took a fifth of the time
-    gc.freeze()  # nor is any to be found in what was imported
+    gc.disable()  # the collector took a fifth of the time, and the cycles of a history fit into memory
+    gc.freeze()  # imported modules contain no garbage
     try:
         return _simulate(seeds)
     finally:

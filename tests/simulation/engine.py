@@ -1,16 +1,16 @@
-"""A memory engine on which everything goes wrong that an engine may let go wrong, one fault a transaction.
+"""A memory engine with every fault that an engine may have, at most one in each transaction.
 
-    conflict   (scope host)  the function runs on a transaction that is thrown away; others go; it runs again
-    slow       the commit is applied, and others go before it is durable: what they commit makes it durable too
-    unknown    the caller is told CommitUnknown; the commit was made, or was not
+    conflict   (scope host)  the function runs on a transaction that is discarded; others run; it runs again
+    slow       the commit is applied, and others run before it is durable: their commits make it durable too
+    unknown    the caller gets CommitUnknown; the commit was made, or was not
     full       the disk is full: Unavailable, nothing is written
     damaged    one of the rows that the transaction reads is damaged: Corrupt
-    cut        the power fails before the commit, or behind it; commits that were not durable are undone
+    cut        a power loss before or after the commit; commits that were not durable are undone
 
-Where one process writes (scope process), a claim is answered before it is durable, as on RocksDB at `disk`: it becomes so
-with the next commit that is waited for, or by `sync`.
+With one writing process (scope process), a claim is answered before it is durable, as on RocksDB at `disk`: it becomes
+durable with the next commit that is waited for, or by `sync`.
 
-The engine itself stays, as a disk does; a new backend on it is the process that opens the store again.
+The engine object survives, like a disk; a new backend on it stands for the process that opens the store again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Fate = Literal[
 
 
 class PowerCut(BaseException):
-    """The process is no more: no handler of ours may catch this."""
+    """The process has ended: none of our handlers may catch this."""
 
 
 class SmallTable(dict[bytes, bytes]):
@@ -87,14 +87,14 @@ class FaultyEngine(MemoryEngine):
             MemoryEngine.traits, scope=scope, durability="disk", poll=None if scope == "process" else 0.002
         )
         self.begin_plain = self.begin
-        #: Draws what happens to the next transaction.
+        #: Draws the fault of the next transaction.
         self.fate: Callable[[], Fate] = lambda: ""
-        #: Lets other actors go, while a transaction is between two of its steps.
+        #: Runs other actors, while a transaction is between two of its steps.
         self.others: Callable[[], None] = lambda: None
-        #: How to undo each commit that is not durable yet, oldest first: (space, key, value before).
+        #: The old values of each commit that is not durable yet, oldest first: (space, key, value before).
         self._not_durable: list[list[tuple[Space, bytes, bytes | None]]] = []
         self._slow = 0
-        #: The last row of the journal that is durable; and whether the last commit is a claim that did not wait to be so.
+        #: The last durable row of the journal; and whether the last commit is a claim that did not wait for durability.
         self.durable_to = 0
         self._claimed = False
 
@@ -109,7 +109,7 @@ class FaultyEngine(MemoryEngine):
         return self._go_wrong(fate, fn)
 
     def _answered(self, fn: Callable[[Transaction], T]) -> T:
-        """A transaction whose caller is answered once it is durable, and with it all before it; a claim does not wait."""
+        """A transaction whose caller gets its answer once it is durable, with all before it; a claim does not wait."""
         before = self.version()
         result = super().transact(fn)
         if self.version() != before and not self._claimed:
@@ -117,7 +117,7 @@ class FaultyEngine(MemoryEngine):
         return result
 
     def sync(self) -> None:
-        """Everything is durable now."""
+        """Make all commits durable."""
         self._not_durable.clear()
         self.durable_to = self._next_commit() - 1
 
@@ -145,7 +145,7 @@ class FaultyEngine(MemoryEngine):
         raise CommitUnknown("the simulated connection was lost")
 
     def _run_in_vain(self, fn: Callable[[Transaction], T]) -> None:
-        """Run the function, and throw away what it would write."""
+        """Run the function, and discard its writes."""
 
         def in_vain(tx: Transaction) -> None:
             with contextlib.suppress(TenureError):
@@ -173,7 +173,7 @@ class FaultyEngine(MemoryEngine):
         return [(space, key, self._tables[space].get(key)) for space, key in keys]
 
     def lose_what_is_not_durable(self) -> int:
-        """After a power cut. Returns how many commits are undone."""
+        """Undo the commits that are not durable, after a power loss. Returns how many."""
         lost = len(self._not_durable)
         for undo in reversed(self._not_durable):
             for space, key, value in undo:
@@ -190,14 +190,14 @@ class FaultyEngine(MemoryEngine):
         return self._under_lock(lambda: _Snapshot([table.copied() for table in self._tables]))
 
     def leased(self, queue: int) -> tuple[int, int]:
-        """How many jobs of the queue are leased; and of that group of its that has most."""
+        """The number of leased jobs of the queue; and of its group with the most leased jobs."""
         found = decode_count(self._tables[COUNTERS].get(counter(queue, Counter.LEASED)))
         rows = self._tables[GROUPS].items()
         groups = [decode_group(value).leased for key, value in rows if key.startswith(queue.to_bytes(4, "big"))]
         return found, max(groups, default=0)
 
     def journal_from(self, number: int, durable: bool = True) -> list[tuple[bytes, bytes]]:
-        """The rows of the journal from this commit on: those that are durable, or all."""
+        """The rows of the journal from this commit on: only durable ones, or all."""
         table = self._tables[JOURNAL]
         last = commit(self.durable_to) if durable else None
         return [(key, table[key]) for key in table.irange(commit(number), last)]

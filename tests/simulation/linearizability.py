@@ -1,11 +1,11 @@
-"""Whether what callers were told of one job has an explanation: one order of their calls, each at one moment between its
-beginning and its end, in which a queue would have answered just so.
+"""A linearizability checker for the calls on one job: is there an order of the calls, each taking effect at one point
+between its beginning and its end, in which a queue would give the same answers?
 
     calls of one job ──▶ explained(calls) ──▶ True, or False: no order explains them
 
-A call whose answer was lost happened at some moment, or not at all. Leases that end, ttl and retention happen between
-calls, at moments when they may. The search is Wing and Gong's, with the states it has been in remembered; most calls do
-not overlap, and then there is one order to try.
+A call whose answer was lost took effect at some point, or not at all. Expiries, ttl and retention take effect between
+calls, when their time has come. The search is Wing and Gong's, with visited states cached; most calls do not overlap, and
+then there is one order to try.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ FOREVER = 1 << 60
 
 
 class Call(NamedTuple):
-    """One call as its caller saw it, as far as it concerns one job."""
+    """One call on one job, as its caller saw it."""
 
-    #: enqueue, claim, claim again (by its id), forgotten (a power cut took the claim), ack, nack, fail, release, snooze, extend, cancel, replay, purge,
-    #: get, prove (something is stored under the job by its holder, and the job stays as it is)
+    #: enqueue, claim, claim again (by its id), forgotten (a power loss undid the claim), ack, nack, fail, release,
+    #: snooze, extend, cancel, replay, purge, get, prove (the holder stores a value under the job, which stays as it is)
     verb: str
-    #: Places in the order of all beginnings and ends; `end` is FOREVER while no answer has come.
+    #: Positions in the order of all beginnings and ends; `end` is FOREVER while there is no answer.
     begin: int
     end: int
     #: The store's time when it began, and when it was answered.
     from_ms: int
     to_ms: int
-    #: ok, lost (LeaseLost), settled (AlreadySettled), no (nothing of this job was done), unknown, or what `get` showed.
+    #: ok, lost (LeaseLost), settled (AlreadySettled), no (no effect on this job), unknown, or the state that `get` gave.
     answer: object
     lease: str = ""
-    #: Of a claim whose answer was lost: where the tokens of its epoch begin.
+    #: The lower bound of the epoch's tokens, for a claim whose answer was lost.
     token: int = 0
-    #: When the lease ends: of a claim or an extend that was answered.
+    #: The end of the lease, for a claim or an extend that was answered.
     until_ms: int = 0
     lease_ms: int = 0
 
@@ -45,14 +45,14 @@ class _State(NamedTuple):
     token: int = 0
     lease: str = ""
     until_ms: int = 0
-    #: Who settled it last: a repeated settle is told so.
+    #: The lease and token that settled it last: a repeated settle gets AlreadySettled.
     settled: tuple[str, int] = ("", 0)
-    #: The largest token that was given; and how the job was before the claim that holds it.
+    #: The largest token that was given; and the job's state before the claim that holds it.
     given: int = 0
     before: tuple[str, int, str, int, tuple[str, int]] | None = None
 
 
-#: How a settling verb may leave its job.
+#: By settling verb: the states that it may lead to.
 _SETTLES = {
     "ack": ("done", "gone"),
     "nack": ("waiting", "dead"),
@@ -65,7 +65,7 @@ _SETTLES = {
 def explained(calls: Sequence[Call], *, ttl: bool = False, blocked: bool = False) -> bool:
     """Whether some order of these calls, all of one job, explains their answers.
 
-    `ttl`: it may vanish while it waits. `blocked`: it may wait for jobs at first, and vanish or go on when they end.
+    `ttl`: the job may be removed while it waits. `blocked`: it may be blocked at first, and become ready or be removed.
     """
     calls = sorted(calls, key=lambda call: call.begin)
     count = len(calls)
@@ -100,7 +100,7 @@ def explained(calls: Sequence[Call], *, ttl: bool = False, blocked: bool = False
 
 
 def _meanwhile(state: _State, now_ms: int, ttl: bool) -> Sequence[_State]:
-    """The state, and those it may have come to by itself until now."""
+    """The state, and the states that it may have reached by itself until now."""
     name = state.state
     if name == "leased":
         if state.until_ms > now_ms:
@@ -110,12 +110,12 @@ def _meanwhile(state: _State, now_ms: int, ttl: bool) -> Sequence[_State]:
     if name == "blocked":
         return (state, state._replace(state="waiting"), state._replace(state="gone"))
     if name == "done" or (ttl and name == "waiting" and not state.token):
-        return (state, state._replace(state="gone"))  # its retention, its ttl
+        return (state, state._replace(state="gone"))  # by retention or ttl
     return (state,)
 
 
 def _answers(state: _State, call: Call) -> Iterator[_State]:
-    """The states after the call, if it can be answered so in this state."""
+    """The states after the call, if this state allows its answer."""
     verb, unknown = call.verb, call.answer == "unknown"
     if verb == "get":
         if call.answer == (None if state.state in ("none", "unmade", "gone") else (state.state, state.token)):
@@ -126,7 +126,7 @@ def _answers(state: _State, call: Call) -> Iterator[_State]:
         if state.state == "unmade":
             yield state._replace(state="blocked")
     elif verb == "claim":
-        # A lost claim's proof is known to nobody.
+        # No caller has the proof of a lost claim.
         token = next_token(state.token, call.token) if unknown else call.token
         if state.state == "waiting" and token > max(state.token, state.given):
             until = call.to_ms + call.lease_ms if unknown else call.until_ms
@@ -165,7 +165,7 @@ def _settled(state: _State, call: Call) -> Iterator[_State]:
 def _extended(state: _State, call: Call) -> Iterator[_State]:
     holds = state.state == "leased" and state.lease == call.lease
     if call.answer == "ok":
-        # A lease may have other jobs: this one need not be held any more.
+        # The lease may hold other jobs: this one may have left it.
         if not holds:
             yield state
         elif call.from_ms < state.until_ms:
@@ -187,4 +187,4 @@ def _administered(state: _State, call: Call) -> Iterator[_State]:
         if state.state in origins:
             yield state._replace(state="waiting" if call.verb == "replay" else "gone")
     elif call.verb == "replay" or state.state not in origins:
-        yield state  # a replay chooses: that it passed over a job says nothing
+        yield state  # a replay chooses jobs: it may have skipped this one

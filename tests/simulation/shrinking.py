@@ -1,4 +1,4 @@
-"""A history that fails, made as short as can be: steps are left out as long as it fails in the same way."""
+"""Shrinks a failing history: steps are removed as long as it fails in the same way."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tests.simulation.world import History
 
 
 def failure_of(history: History) -> str | None:
-    """Run it. How it fails, or None."""
+    """Run a history. Returns its failure, or None."""
     try:
         history.run()
-    except Exception as error:  # whatever a bug raises
+    except Exception as error:  # any error that a bug raises
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def shrunk(seed: int, numbers: Sequence[int], seconds: float = 30) -> list[int]:
-    """Few of these steps that fail as all of them do; as few as are found in so much time."""
+    """A small subset of these steps that fails in the same way, found within `seconds`."""
     kind = _kind(failure_of(History(seed, numbers)))
     kept, until = list(numbers), time.monotonic() + seconds
     size = len(kept) // 2
@@ -36,5 +36,5 @@ def shrunk(seed: int, numbers: Sequence[int], seconds: float = 30) -> list[int]:
 
 
 def _kind(failure: str | None) -> str | None:
-    """The class of an error, and the first words of what it says."""
+    """The class of an error, and the first words of its message."""
     return None if failure is None else failure[:40]

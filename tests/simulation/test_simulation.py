@@ -1,4 +1,4 @@
-"""A few hundred of the histories that `make simulate` runs by the thousand; and that a mistake is found, told and shrunk."""
+"""A few hundred of the histories that `make simulate` runs; and tests that a planted defect is found and shrunk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HISTORIES = int(os.environ.get("HISTORIES", "80"))
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_no_history_breaks_a_promise(part: int) -> None:
+def test_no_history_violates_an_invariant(part: int) -> None:
     tally = simulate(range(part * HISTORIES, (part + 1) * HISTORIES))
     assert not tally.failures, (
         f"python -m tests.simulation --seed {tally.failures[0][0]} tells of it: {tally.failures[0][1]}"
@@ -40,9 +40,9 @@ def test_a_seed_makes_the_same_history_again() -> None:
 
 
 def test_a_transaction_that_does_not_read_the_damaged_row_is_durable() -> None:
-    """It was answered before it was, and a power cut took the claim before it and left it."""
+    """Once it was answered before it was durable, and a power loss undid the claim before it, but not its commit."""
     engine = FaultyEngine("process")
-    engine._not_durable.append([])  # a claim, of which nobody waited for the end
+    engine._not_durable.append([])  # a claim that did not wait for durability
     engine.fate = lambda: "damaged"
     engine.transact(lambda tx: tx.put(keyspace.META, b"key", b"value"))
     assert engine.lose_what_is_not_durable() == 0
@@ -54,10 +54,10 @@ def test_a_step_that_is_stored_twice_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert "step" in found or "signal" in found
 
 
-def test_a_mistake_is_found_told_and_shrunk(
+def test_a_planted_defect_is_found_and_shrunk(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Settling does not ask whether the lease has ended."""
+    """A planted defect: settling does not check whether the lease has ended."""
     judge = settle._judge
 
     def forgetful(unit, queue, items):

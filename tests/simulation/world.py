@@ -1,16 +1,16 @@
-"""One history: actors chosen by seed use the real code, in one thread, on an engine and a clock that go wrong.
+"""One history: seeded actors call the real code, in one thread, on an engine and a clock with faults.
 
     History(seed).run()      raises Violation; everything follows from the seed and the numbers of the steps
 
-A step is one call of one actor: a producer, a worker with the deliveries it holds (live, or long over), a sweeper, an
+A step is one call of one actor: a producer, a worker with the deliveries it holds (live or expired), a sweeper, an
 administrator; or time passes, the calendar is set, the power fails. While a transaction is between two of its own steps,
-the engine lets others go: their whole steps then happen inside this one's.
+the engine runs other actors: their whole steps then happen inside this one.
 
-After every step, the journal's new events go through the specification, and no limit is exceeded. At the end the faults stop: then every job must
-come to an end, `check` must be clean, no job may have run before the jobs that it waits for, and the answers that
-callers got must have an explanation.
+After every step, the journal's new events are checked by the specification, and limits are checked. At the end the
+faults stop: then every job must end, `check` must be clean, no job may have run before its parents, and the callers'
+answers must be linearizable.
 
-Each step draws from dice of its own, by its number: a history without some of its steps is a history too (`shrink`).
+Each step has its own random numbers, by its number: a history without some of its steps is a history too (`shrinking`).
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ _QUEUES = (QueueName("default", "a"), QueueName("default", "b"))
 _PURGED = ("dead", "done", "ready", "scheduled")
 _STEP_NAMES = ("charge", "approval")
 _SETTLES = ("ack", "ack", "ack", "nack", "nack", "fail", "release", "snooze")
-#: How long a request's outcome is surely remembered.
+#: How long a request's outcome is kept at least.
 _REMEMBERED_MS = 500_000
-#: How deep steps may happen inside steps.
+#: The largest depth of steps inside steps.
 _DEEP = 2
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """An invariant was violated."""
 
 
 class Dice:
-    """Random numbers that follow from a seed, quicker to make than `random.Random`."""
+    """Seeded random numbers, faster than `random.Random`."""
 
     __slots__ = ("_state",)
 
@@ -83,7 +83,7 @@ class Dice:
 
 
 class Held(NamedTuple):
-    """A delivery that a worker has, or had: it does not know which."""
+    """A delivery of a worker, live or expired."""
 
     queue: QueueName
     delivery: Delivery
@@ -91,7 +91,7 @@ class Held(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A call whose answer was lost. Its caller may repeat it, under the same request id."""
+    """A call whose answer was lost. Its caller may repeat it with the same request id."""
 
     queue: QueueName
     request: bytes
@@ -101,7 +101,7 @@ class Unanswered(NamedTuple):
     from_ms: int
 
 
-#: Of a thousand transactions, how many meet which fault. An engine whose only writer is one process has no conflicts.
+#: By fault: how many of a thousand transactions have it. An engine with one writing process has no conflicts.
 _FAULTS: dict[str, tuple[tuple[Fate, int], ...]] = {
     "process": (("others", 60), ("slow", 40), ("full", 10), ("damaged", 10), ("cut_done", 3), ("cut_lost", 3)),
     "host": (("others", 40), ("conflict", 60), ("slow", 40), ("unknown_done", 25), ("unknown_lost", 25), ("full", 10),
@@ -110,7 +110,7 @@ _FAULTS: dict[str, tuple[tuple[Fate, int], ...]] = {
 
 
 class History:
-    """One history of `numbers` steps. `log` tells what happened, a line a call, if `told` is set."""
+    """One history of the steps `numbers`. With `talk`, `log` gets a line for each call."""
 
     def __init__(self, seed: int, numbers: Sequence[int] = range(STEPS), *, talk: bool = False) -> None:
         self._seed = seed
@@ -120,8 +120,8 @@ class History:
         self._grouped = grouped = not dice.below(3)
         #: Whether jobs wait for jobs.
         self._flowing = not Dice(seed ^ 0xF10).below(3)
-        # Some histories are without some faults. With groups all reads are sound: a job whose row is damaged leaves
-        # its group's index row behind, which is for `check` to find.
+        # Some histories leave out some faults. With groups no read is damaged: a job whose row is damaged leaves its
+        # group's index row behind, which only `check` finds.
         self._fates = tuple(
             fate
             for fate, share in _FAULTS[self.scope]
@@ -144,24 +144,24 @@ class History:
         self._calls: dict[bytes, list[Call]] = {}
         self._doubtful: list[tuple[QueueName, Call]] = []
         self._with_ttl: set[bytes] = set()
-        #: Of jobs that wait for jobs: these, and what a dead one means.
+        #: By job: its parents, and its on_parent_dead.
         self._parents: dict[str, tuple[list[str], str]] = {}
-        #: What the journal tells of jobs that end or are claimed, in flows.
+        #: In flows: when jobs ended or were claimed, by the journal.
         self._story: list[Event] = []
-        #: Whether jobs have steps, and wait for signals; and the values that callers were told are stored.
+        #: Whether jobs have steps and wait for signals; and the values that callers know to be stored.
         self._signalling = not Dice(seed ^ 0x516).below(3)
         self._values: dict[tuple[bytes, str, str], object] = {}
         self._jobs: list[tuple[QueueName, bytes]] = []
-        #: Of each queue, how many of its jobs may be leased at once, and of each of its groups.
+        #: By queue: max_leased of the queue, and of each of its groups.
         self._limits: list[tuple[int | None, int | None]] = []
         self._stores: list[Store] = []
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> None:
-        """Raises Violation, or whatever else a bug raises."""
+        """Raises Violation, or any error that a bug raises."""
         random.seed(self._seed)  # jitter
-        # Ids follow from the seed too.
+        # Ids are seeded too.
         with patch.object(ids, "os", SimpleNamespace(urandom=random.Random(self._seed).randbytes)):
             self._open()
             policies = [
@@ -199,7 +199,7 @@ class History:
         return self._fates[draw] if draw < len(self._fates) else ""
 
     def _others(self) -> None:
-        """One or two other actors go, while a call of this one is under way."""
+        """Run one or two other actors during a call."""
         if self._calm or self._depth >= _DEEP:
             return
         self._depth += 1
@@ -212,7 +212,7 @@ class History:
             self._depth -= 1
 
     def _open(self) -> None:
-        """Processes that open the store: several where the engine lets them."""
+        """Open the store in one process, or in several if the engine allows it."""
         self._calm, self._stores = True, []
         for place in range(2 if self.scope == "host" else 1):
             self._engine.alone = not place
@@ -237,7 +237,7 @@ class History:
         self._say(f"the power failed; {lost} commits were not durable")
 
     def _forget_claim(self, job: bytes, lease: str, token: int) -> None:
-        """A power cut took a claim. If its caller was answered, the job is as it was before, to everybody but the caller."""
+        """A power loss undid a claim. If it was answered, the job is in its earlier state for all other callers."""
         for call in self._calls.get(job, ()):
             if (call.verb, call.answer, call.lease, call.token) == ("claim", "ok", lease, token):
                 self._moment += 2
@@ -248,7 +248,7 @@ class History:
                 return
 
     def _follow(self) -> None:
-        """Let the journal's new events through the specification."""
+        """Check the journal's new events with the specification."""
         if self._engine.durable_to < self._next_commit:
             return
         for key, value in self._engine.journal_from(self._next_commit):
@@ -267,7 +267,7 @@ class History:
         self._judge_limits()
 
     def _judge_limits(self) -> None:
-        """No queue and no group has more leased jobs than its policy, which never changes, allows."""
+        """Check that no queue and no group exceeds max_leased of its policy, which never changes."""
         for number, limits in enumerate(self._limits, 1):
             if limits != (None, None):
                 for limit, leased in zip(limits, self._engine.leased(number), strict=True):
@@ -292,7 +292,7 @@ class History:
         run: Callable[[Queue], object],
         answered: Callable[[str, object, int, int], None],
     ) -> None:
-        """One call. `answered(answer, result, begin, from_ms)` records what was answered."""
+        """Make one call. `answered(answer, result, begin, from_ms)` records the answer."""
         request = self._dice.bytes(16) if self.scope == "host" and self._dice.below(2) else b""
         self._moment += 1
         self._ask(Unanswered(name, request, run, answered, self._moment, self._now()), verb)
@@ -311,12 +311,12 @@ class History:
         except LeaseLost:
             answer = "lost"
         except (Unavailable, Corrupt) as error:
-            answer = "unknown" if verb == "repeat" else "no"  # the first time it may have been done
+            answer = "unknown" if verb == "repeat" else "no"  # a repeat's first call may have taken effect
             result = error
         except CommitUnknown:
             if call.request and self._dice.below(3):
                 self._unanswered.append(call)
-                if verb == "claim":  # repeated after its lease has ended, it will not tell which jobs it had
+                if verb == "claim":  # a repeat after the lease has ended does not return its jobs
                     call.answered("unknown", None, call.begin, call.from_ms)
                 self._say(f"{verb} on {call.queue.queue}: not answered")
                 return
@@ -337,7 +337,7 @@ class History:
         )
 
     def _doubt(self, name: QueueName, verb: str, begin: int, from_ms: int, lease_ms: int = 0) -> None:
-        """A call that may have done something to any job of its queue: nobody was told to which."""
+        """Record a call that may have changed any job of its queue, unknown to its caller."""
         self._moment += 1
         first = self._stores[0].backend._core.first_token  # type: ignore[attr-defined]  # it is embedded
         call = Call(verb, begin, self._moment, from_ms, self._now(), "unknown", token=first, lease_ms=lease_ms)
@@ -354,7 +354,7 @@ class History:
             b"x", delay=dice.pick((0, 0, 0, 1, 20)), priority=dice.pick((0, 0, 5)), key=key, ttl=ttl, group=group
         )
         jobs = [job] if key is not None else [job] * dice.pick((1, 1, 1, 2, 3))
-        if not dice.below(8):  # plain ones, that are stored together
+        if not dice.below(8):  # plain jobs, which are stored as a segment
             key = ttl = None
             jobs = [NewJob(b"x")] * 9
         if self._flowing and dice.below(2):
@@ -362,14 +362,14 @@ class History:
 
         def answered(answer: str, result: object, begin: int, from_ms: int) -> None:
             if answer != "ok" or not isinstance(result, list):
-                return  # nobody knows their ids; if they are there, a claim will tell
+                return  # their ids are unknown; a claim will show them if they exist
             for added in result:
                 if key is not None and self._keys.setdefault((name.queue, key), added.id) != added.id:
                     raise Violation(f"key {key} made two jobs: {self._keys[name.queue, key]} and {added.id}")
                 if not added.duplicate:
                     raw = bytes.fromhex(added.id)
                     if raw in self._calls:
-                        continue  # a claim has told of it before
+                        continue  # a claim has shown it before
                     self._jobs.append((name, raw))
                     self._record(raw, "enqueue", begin, from_ms, "ok")
                     if jobs[0].after:
@@ -388,7 +388,7 @@ class History:
         self._call(name, "enqueue", run, answered)
 
     def _behind_others(self, jobs: Sequence[NewJob]) -> list[NewJob]:
-        """The jobs, each of which waits for some of the last ones, of any queue."""
+        """The jobs, each with some of the latest jobs of any queue as parents."""
         dice, recent = self._dice, self._jobs[-12:]
         if not recent:
             return list(jobs)
@@ -414,13 +414,13 @@ class History:
         self._call(name, "claim", lambda queue: queue.claim(limit, lease=lease, id=claim_id), answered)
 
     def _meet(self, name: QueueName, job: bytes) -> None:
-        """A delivery may be the first to tell of a job, whose enqueue was not answered."""
+        """Note a delivered job, whose enqueue may not have been answered."""
         if job not in self._calls:
             self._jobs.append((name, job))
             self._calls[job] = [Call("enqueue", 0, self._moment, 0, self._now(), "ok")]
 
     def _worker(self) -> Held | None:
-        """A delivery that some worker has: mostly a late one, sometimes one that is long over."""
+        """A delivery of some worker: mostly a recent one, sometimes one that expired long ago."""
         if not self._held:
             return None
         recent = self._held[-8:] if self._dice.below(4) else self._held
@@ -450,7 +450,7 @@ class History:
         )
 
     def _record_step(self) -> None:
-        """A worker stores a step: what it is told is what the first one stored, if its lease is live."""
+        """A worker stores a step: with a live lease it gets the value that was stored first."""
         held = self._worker()
         if held is None or not self._signalling:
             return
@@ -458,7 +458,7 @@ class History:
 
         def answered(answer: str, outcome: object, begin: int, from_ms: int) -> None:
             if answer in ("ok", "lost", "settled", "unknown"):
-                # As for the lease, it is a look at the job by its holder.
+                # For the lease it counts as a read of the job by its holder.
                 self._record(job, "prove", begin, from_ms, answer, held)
             if answer == "ok":
                 self._stored_value(job, "step", name, outcome)
@@ -468,7 +468,7 @@ class History:
         )
 
     def _signal(self) -> None:
-        """Anybody signals a job. Who is told that it was the first of its name is the only one to be told so."""
+        """Send a signal to a job. Only one caller may get the answer that its signal was the first of that name."""
         if not self._jobs or not self._signalling:
             return
         name, job = self._dice.pick(self._jobs[-20:])
@@ -487,7 +487,7 @@ class History:
         self._call(name, f"signal {job.hex()[-6:]}", run, answered)
 
     def _stored_value(self, job: bytes, kind: str, name: str, value: object) -> None:
-        """Somebody was told that this is stored: from now on nobody may see another value."""
+        """A caller knows that this value is stored: no caller may get another value from now on."""
         known = self._values.setdefault((job, kind, name), value)
         if known != value:
             raise Violation(f"the {kind} {name!r} of job {job.hex()} is {value!r}, and was {known!r}")
@@ -552,7 +552,7 @@ class History:
         self._record(job, "get", begin, from_ms, None if seen is None else (_stored(seen.state), seen.token))
 
     def _look_at_steps(self, job: bytes, queue: Queue) -> None:
-        """Whatever callers were told is stored is there, as it was told, as long as the job is."""
+        """Every value that a caller knows to be stored exists unchanged, as long as the job does."""
         seen: dict[tuple[bytes, str, str], bytes] = {
             (job, step.kind, step.name): step.value for step in queue.steps(job.hex())
         }
@@ -595,7 +595,7 @@ class History:
 
     def _time_passes(self) -> None:
         if self._held and not self._dice.below(3):
-            # Until just before, or just at, the end of a lease.
+            # To just before, or exactly to, the end of a lease.
             held = self._dice.pick(self._held[-6:])
             end = held.delivery.created_at_ms + held.lease_ms
             seconds = max(0, end - self._now() - self._dice.below(2)) / 1000
@@ -603,7 +603,7 @@ class History:
             seconds = self._dice.pick((0.001, 0.5, 1, 5, 30))
         self._clock.advance(min(seconds, 60))
         if seconds >= 0.1:
-            self._engine.sync()  # what nobody waited for: a thread does it
+            self._engine.sync()  # stands for the background sync
         self._say(f"{seconds} s pass")
 
     def _calendar(self) -> None:
@@ -620,7 +620,7 @@ class History:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _finish(self) -> None:
-        """Faults stop. Whatever was unanswered is given up; every job comes to an end; then all is judged."""
+        """Stop the faults, give up unanswered calls, let every job end, then check everything."""
         self._calm = True
         for call in self._unanswered:
             call.answered("unknown", None, call.begin, call.from_ms)
@@ -632,7 +632,7 @@ class History:
         idle = 0
         for _ in range(40):
             self._clock.advance(1800)
-            # A round may find nothing but leases that have ended, whose jobs wait for their backoff: the next has them.
+            # A round may only expire leases, whose jobs then wait for their backoff: the next round claims them.
             idle = 0 if sum([self._drain(queue) for queue in queues]) else idle + 1
             if idle == 2:
                 break
@@ -679,7 +679,7 @@ class History:
         return taken
 
     def _judge_flows(self) -> None:
-        """Each job that waits for jobs was claimed after all of them had ended, and was done once."""
+        """Check that each job with parents was claimed after all of them had ended, and was done once."""
         ended: dict[str | None, str] = {}
         for event in self._story:
             job = event.job_id
@@ -696,7 +696,7 @@ class History:
                 ended.setdefault(job, event.type)
 
     def _judge(self, store: Store) -> None:
-        """What callers were told of each job has an explanation; and no job waits for one that will not end."""
+        """Check that the answers about each job are linearizable, and that no job is blocked for ever."""
         states: dict[str, str] = {}
         queues = {name: store.queue(name.queue) for name in _QUEUES}
         now = self._now()

@@ -1,4 +1,4 @@
-"""The marks: how far the log is known to reach."""
+"""DurableWatermark: the recorded lower bound for the end of the log."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def test_a_new_file_requires_nothing(path: Path) -> None:
     assert required(path, "a") == 0
 
 
-def test_within_one_boot_what_was_written_must_be_there(path: Path) -> None:
+def test_within_one_boot_written_commits_are_required(path: Path) -> None:
     note(path, "a", (5, 3), (9, 3))
     assert required(path, "a") == 9
 
 
-def test_after_a_reboot_only_what_was_synced_must_be(path: Path) -> None:
+def test_after_a_reboot_only_synced_commits_are_required(path: Path) -> None:
     note(path, "a", (5, 3), (9, 4))
     assert required(path, "b") == 4
 
 
 def test_an_unknown_boot_is_never_the_same(path: Path) -> None:
-    """Where the machine does not tell, only what was synced counts: nothing else can be relied on."""
+    """Without a boot id only synced commits are required: the machine may have restarted."""
     note(path, "a", (9, 4))
     assert required(path, "") == 4
 
@@ -68,7 +68,7 @@ def test_a_torn_note_leaves_the_one_before(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, bytes(64), b"x" * 200])
-def test_a_file_that_says_nothing_requires_nothing(path: Path, content: bytes) -> None:
+def test_an_empty_or_damaged_file_requires_nothing(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert required(path, "a") == 0
     note(path, "a", (3, 3))

@@ -1,4 +1,4 @@
-"""The folder a store lives in: what is refused before anything is touched, and who has it."""
+"""A store's folder: refusals that change nothing, locks, and permissions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_home_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "$NOT_SET_ANYWHERE/data"])
-def test_paths_that_lead_nowhere(path: str) -> None:
+def test_unusable_paths_are_refused(path: str) -> None:
     with pytest.raises(OpenError):
         expand(path)
 
@@ -44,7 +44,7 @@ def test_paths_that_lead_nowhere(path: str) -> None:
 # ── refusals change nothing ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_or_empty_folder_will_do(tmp_path: Path) -> None:
+def test_a_new_or_empty_folder_is_accepted(tmp_path: Path) -> None:
     assert not Folder(str(tmp_path / "a" / "b"), "rocksdb").check()
     assert not Folder(str(tmp_path), "rocksdb").check()
     assert list(tmp_path.iterdir()) == []
@@ -68,7 +68,7 @@ def test_someone_elses_database_folder_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_a_store_half_made_is_made_again(tmp_path: Path) -> None:
-    """Its maker was killed: the lock file is the first thing it made, FORMAT the last."""
+    """The process that created it was killed: the lock file is its first file, FORMAT its last."""
     folder = Folder(str(tmp_path), "rocksdb")
     folder.lock()
     folder.unlock()
@@ -106,7 +106,7 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
         Folder(str(tmp_path / "data" / "below"), "rocksdb").check()
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_written_format_is_read_back(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "lmdb")
     folder.write_format()
     assert folder.check()
@@ -130,7 +130,7 @@ def test_one_owner_at_a_time(tmp_path: Path) -> None:
     second.unlock()
 
 
-def test_those_who_share_know_who_was_first(tmp_path: Path) -> None:
+def test_a_shared_lock_tells_whether_it_was_the_first(tmp_path: Path) -> None:
     first, second, third = (Folder(str(tmp_path), "lmdb") for _ in range(3))
     assert first.lock(shared=True)
     first.share()
@@ -143,7 +143,7 @@ def test_those_who_share_know_who_was_first(tmp_path: Path) -> None:
     first.unlock()
 
 
-def test_a_long_owner_is_written_over_whole(tmp_path: Path) -> None:
+def test_a_longer_owner_record_is_overwritten_completely(tmp_path: Path) -> None:
     (tmp_path / "OWNER").write_bytes(b"x" * 500)
     folder = Folder(str(tmp_path), "rocksdb")
     folder.lock()
@@ -151,7 +151,7 @@ def test_a_long_owner_is_written_over_whole(tmp_path: Path) -> None:
     folder.unlock()
 
 
-def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
+def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
         "from tenure.storage.folder import Folder\n"
@@ -174,7 +174,7 @@ def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
         folder.unlock()
 
 
-def test_a_forked_child_does_not_hold_on_to_it(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "rocksdb")
     folder.lock()
     read, write = os.pipe()
@@ -202,7 +202,7 @@ def test_a_forked_child_does_not_hold_on_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mask", [0o000, 0o022], ids=oct)
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
 def test_a_store_is_for_its_user_alone(tmp_path: Path, engine: str, mask: int) -> None:
-    """Whatever the umask. Files that the driver makes later are in a folder of 0700, and 0600 from the next sweep on."""
+    """With any umask. Files that the driver makes later are in a folder of 0700, and get 0600 at the next sweep."""
     code = (
         "import os, sys, tenure\n"
         "os.umask(int(sys.argv[2]))\n"

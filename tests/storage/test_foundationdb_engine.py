@@ -1,6 +1,6 @@
-"""FoundationDB's engine on the simulated cluster: faults by seed, unknown commits, recoveries, clocks, contention.
+"""The FoundationDB engine on the simulated cluster: seeded faults, unknown commits, recoveries, clocks, contention.
 
-Each test that draws at random names its seed when it fails; `SEED=n` runs that seed alone.
+A random test prints its seed when it fails; `SEED=n` runs that seed alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenure.storage import keyspace
 from tenure.storage.engines.foundationdb import FoundationEngine
 from tenure.storage.engines.foundationdb.engine import ClaimWidth
 from tenure.testing import fdb
-from tenure.testing.conformance.world import all_events, assert_sound, assert_told_right
+from tenure.testing.conformance.world import all_events, assert_sound, assert_valid_journal
 from tenure.testing.fdb.cluster import Cluster
 from tenure.testing.fdb.faults import Faults, Rates
 from tenure.testing.fdb.harness import follow
@@ -35,9 +35,9 @@ STEP = 100
 
 def opened(cluster: Cluster, clock: ManualClock, *, grace: float = 0.0) -> Store:
     database = fdb.Database(cluster)
-    if cluster.idempotency:  # the servers support it, and the client asks for it
+    if cluster.idempotency:  # the servers support it, and the client enables it
         database.options.set_transaction_automatic_idempotency()
-    # Tries are timed by the cluster's own time: a seed goes the same way on a slow machine.
+    # Tries are timed by the cluster's time, so that a seed gives the same history on a slow machine.
     engine = FoundationEngine(
         fdb,
         database,
@@ -66,7 +66,7 @@ def a_cluster(seed: int = 0, rates: Rates | None = None) -> tuple[Cluster, Manua
 
 
 def one_seed(seed: int) -> None:
-    """Three hosts work on one queue while everything goes wrong; then nothing is lost, doubled or left over."""
+    """Three hosts work on one queue under faults; at the end no job is lost, doubled or left over."""
     random.seed(seed)
     draw = random.Random(seed)
     rates = Rates(conflict=0.05, unknown=0.08, late=0.04, recovery=0.01, too_old=0.005)
@@ -104,8 +104,8 @@ def one_seed(seed: int) -> None:
             queue.ack(delivery)
             done[delivery.id] += 1
     counts = queue.counts()
-    assert (counts.waiting, counts.leased) == (0, 0), "a lease is orphaned, or a job was not handed out"
-    assert sorted(sent) == sorted(done), "a job is lost, or there is one that nobody sent"
+    assert (counts.waiting, counts.leased) == (0, 0), "a lease is orphaned, or a job was not delivered"
+    assert sorted(sent) == sorted(done), "a job is lost, or one appeared that no host enqueued"
     assert set(done.values()) == {1}, "a job was done twice"
     assert counts.enqueued == len(sent), "a job was enqueued twice"
     assert_sound(stores[0])
@@ -117,7 +117,7 @@ SEED = os.environ.get("SEED")
 
 
 @pytest.mark.parametrize("first", [int(SEED)] if SEED else range(0, SEEDS, STEP))
-def test_nothing_is_lost_or_doubled_whatever_goes_wrong(first):
+def test_no_job_is_lost_or_doubled_under_faults(first):
     for seed in range(first, first + (1 if SEED else STEP)):
         try:
             one_seed(seed)
@@ -126,7 +126,7 @@ def test_nothing_is_lost_or_doubled_whatever_goes_wrong(first):
 
 
 def test_a_seed_is_replayed_step_by_step():
-    def told(seed: int) -> tuple[int, list[str]]:
+    def replay(seed: int) -> tuple[int, list[str]]:
         random.seed(seed)
         cluster, clock = a_cluster(seed, Rates(conflict=0.1, unknown=0.1))
         stores = [opened(cluster, clock) for _ in range(2)]
@@ -134,7 +134,7 @@ def test_a_seed_is_replayed_step_by_step():
         scheduler.run([lambda s=s: s.queue("work").enqueue_many([b"x"] * 3) and None for s in stores] * 2)
         return scheduler.steps, [event.type for event in all_events(stores[0])]
 
-    assert told(3) == told(3)
+    assert replay(3) == replay(3)
 
 
 # ── unknown commits ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,7 +177,7 @@ def test_a_transaction_that_committed_unknown_returns_what_it_returned_then():
             return "unknown_done" if len(runs) == 1 else ""
 
     cluster.faults = Once(0, Rates())
-    assert engine.transact(write) == 1, "run once, and found committed by its mark"
+    assert engine.transact(write) == 1, "it ran once, and its mark showed that it had committed"
     assert engine.read(lambda reader: reader.get(keyspace.META, b"probe")) == b"1"
 
 
@@ -185,7 +185,7 @@ def test_a_transaction_that_committed_unknown_returns_what_it_returned_then():
 
 
 def test_a_recovery_ends_no_lease_early():
-    """Versions jump by 100 million, which is 100 seconds of them: the clock says otherwise, and decides as well."""
+    """Versions jump by 100 million (100 seconds), but the lease must also have ended by the clock."""
     cluster, clock = a_cluster()
     store = opened(cluster, clock, grace=30)
     queue = store.queue("work")
@@ -230,7 +230,7 @@ def test_a_clock_that_is_an_hour_off_takes_nothing_over_early():
 
 
 def test_an_expired_lease_needs_its_versions_even_if_the_clock_is_right():
-    """A cluster whose versions ran slowly: time has passed, and versions have not."""
+    """In a cluster whose versions advance slowly, an expired lease is held until its versions have passed."""
     cluster, clock = a_cluster()
     store = opened(cluster, clock)
     store.queue("work").enqueue(b"x")
@@ -247,7 +247,7 @@ def test_an_expired_lease_needs_its_versions_even_if_the_clock_is_right():
 
 
 def contend(workers: int, jobs: int, spread: bool, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Workers on hosts of their own claim one job at a time from one queue; conflicts per claim."""
+    """Workers on separate hosts claim one job at a time from one queue. Returns conflicts per claim."""
     if not spread:
         monkeypatch.setattr(ClaimWidth, "conflict", lambda self: None)
     cluster, clock = a_cluster(5)
@@ -300,7 +300,7 @@ def test_the_journal_is_the_same_before_and_after_it_is_folded():
     engine_of(store)._fold()
     assert all_events(store) == before
     assert {id: queue.timeline(id) for id in lives} == lives
-    assert_told_right(before)
+    assert_valid_journal(before)
 
 
 def test_a_journal_of_large_rows_is_folded_in_several_transactions():
@@ -347,7 +347,7 @@ def test_a_waiting_claim_is_woken_by_another_hosts_watch():
     assert engine_of(one).version() != seen
 
 
-def test_a_look_that_takes_longer_than_a_version_lives_is_told_so():
+def test_a_read_that_outlives_its_version_raises_unavailable():
     cluster, clock = a_cluster()
     store = opened(cluster, clock)
     store.queue("work").enqueue(b"x")
@@ -378,7 +378,7 @@ def test_marks_without_events_are_forgotten_after_ten_minutes():
     assert kept() < before
 
 
-def test_a_closed_store_and_a_fork_say_so(monkeypatch):
+def test_a_closed_store_and_a_fork_raise_store_closed(monkeypatch):
     cluster, clock = a_cluster()
     store = opened(cluster, clock)
     engine = engine_of(store)

@@ -1,4 +1,4 @@
-"""No transaction on FoundationDB outgrows a megabyte: batches are cut, and large values are written ahead."""
+"""Transactions on FoundationDB stay below a megabyte: batches are cut, and large values are uploaded first."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tenure.testing.fdb.faults import Rates
 from tests.storage.test_foundationdb_engine import a_cluster, engine_of, opened
 
 MEGABYTE = 1_000_000
-#: The largest payload and result that there is.
+#: The largest allowed payload and result.
 LARGE = 8 * 1024 * 1024
 
 
 def drained(store: Store, name: str = "work") -> list[bytes]:
-    """Claim and ack until nothing is ready; the payloads, in order."""
+    """Claim and ack until no job is ready. Returns the payloads in order."""
     found = []
     queue = store.queue(name)
     while claim := queue.claim(limit=1_000):
@@ -92,7 +92,7 @@ def test_large_payloads_survive_unknown_and_late_commits():
     assert_sound(store)
 
 
-def test_values_whose_transaction_never_came_are_removed():
+def test_uploaded_values_without_a_commit_are_removed():
     cluster, clock = a_cluster()
     store = opened(cluster, clock)
     engine = engine_of(store)
@@ -107,7 +107,7 @@ def test_values_whose_transaction_never_came_are_removed():
         engine.transact(fail)
     assert unfinished(cluster, store) == 2
     store.sweep()
-    assert unfinished(cluster, store) == 2, "its transaction may still come"
+    assert unfinished(cluster, store) == 2, "its transaction may still commit"
     clock.advance(601)
     store.sweep()
     assert unfinished(cluster, store) == 0
@@ -115,7 +115,7 @@ def test_values_whose_transaction_never_came_are_removed():
     assert not cluster.get_range(cluster.current_version(), *parts, 0)
 
 
-def test_values_that_were_removed_too_early_are_written_again():
+def test_uploaded_values_that_were_removed_are_uploaded_again():
     cluster, clock = a_cluster()
     store, other = opened(cluster, clock), opened(cluster, clock)
     engine = engine_of(store)
@@ -124,7 +124,7 @@ def test_values_that_were_removed_too_early_are_written_again():
     def write(tx):
         tx.put_many(keyspace.PAYLOAD, [(b"%022d" % n, b"v" * 50_000) for n in range(20)])
         tries.append(unfinished(cluster, store))
-        if len(tries) == 2:  # they are there: ten minutes pass before it commits
+        if len(tries) == 2:  # they are uploaded: ten minutes pass before it commits
             cluster.recover()
             for _ in range(6):
                 cluster.recover()
@@ -211,7 +211,7 @@ def test_an_error_midway_says_how_many_came_before_it(monkeypatch):
     assert f"{there} of 4000 jobs were enqueued" in error.value.__notes__[0]
 
 
-def test_a_try_that_takes_two_seconds_takes_on_less():
+def test_after_a_slow_try_the_next_handles_fewer_jobs():
     cluster, clock = a_cluster()
     store = opened(cluster, clock)
     engine = engine_of(store)
@@ -230,7 +230,7 @@ def test_a_try_that_takes_two_seconds_takes_on_less():
     assert asked == [1_000, 500, 250]
 
 
-def test_what_cannot_be_cut_may_have_more():
+def test_an_indivisible_transaction_may_be_larger():
     cluster, clock = a_cluster()
     store = opened(cluster, clock)
     store.apply({f"queue-{n}": tenure.Policy() for n in range(2_500)})
@@ -239,7 +239,7 @@ def test_what_cannot_be_cut_may_have_more():
 
 
 def test_a_chunk_of_a_staged_write_is_one_small_transaction():
-    """A thousand jobs with 10 MB of payloads and the marker that counts them: the payloads go ahead of it."""
+    """A thousand jobs with 10 MB of payloads, and the marker that counts them: the payloads are uploaded first."""
     cluster, clock = a_cluster()
     store = opened(cluster, clock)
     write = store.staged("load-1")

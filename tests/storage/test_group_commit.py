@@ -1,4 +1,4 @@
-"""Group sync: everyone is served, whoever fails or goes away."""
+"""Group commit: every caller gets its answer, also if other callers fail or are interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenure.storage.group_commit import GroupCommit
 
 
 class Disk:
-    """A sync that waits to be let through, and may fail."""
+    """A sync that blocks until the test releases it, and may fail."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -30,18 +30,18 @@ class Disk:
 
 
 def applied(commits, version):
-    """As an engine that has written a commit; returns what to wait for."""
+    """Imitates an engine that has written a commit. Returns the version to wait for."""
     commits.applied_to = version
     return version
 
 
-def committer(commits, version, told):
+def committer(commits, version, answers):
     def run():
         try:
             commits.wait(version)
-            told.append(version)
+            answers.append(version)
         except BaseException as exc:
-            told.append((version, type(exc)))
+            answers.append((version, type(exc)))
 
     applied(commits, version)
     thread = threading.Thread(target=run, daemon=True)
@@ -50,98 +50,98 @@ def committer(commits, version, told):
 
 
 def settled(threads):
-    """Until these threads sleep at the gate of the sync that is under way: nothing else tells."""
+    """Wait until these threads block at the running sync's lock; there is no event for it."""
     time.sleep(0.05)
     assert all(thread.is_alive() for thread in threads)
 
 
-def test_those_who_come_during_a_sync_are_served_by_the_next_one():
-    told: list[Any] = []
+def test_commits_during_a_sync_are_covered_by_the_next():
+    answers: list[Any] = []
     disk = Disk()
     commits = GroupCommit(disk.sync, grouped=True, interval=0)
-    threads = [committer(commits, 1, told)]
+    threads = [committer(commits, 1, answers)]
     assert disk.begun.acquire(timeout=10)
-    threads += [committer(commits, version, told) for version in range(2, 20)]
+    threads += [committer(commits, version, answers) for version in range(2, 20)]
     settled(threads)
     disk.may_end.release()
     threads[0].join(10)
-    assert told == [1]
+    assert answers == [1]
     assert disk.begun.acquire(timeout=10)
     disk.may_end.release()
     for thread in threads:
         thread.join(10)
-    assert sorted(told) == list(range(1, 20))
+    assert sorted(answers) == list(range(1, 20))
     assert commits.syncs == 2
 
 
-def test_a_failed_sync_is_told_to_all_and_for_ever():
-    told: list[Any] = []
+def test_all_waiting_and_later_callers_get_the_error_of_a_failed_sync():
+    answers: list[Any] = []
     disk = Disk()
     commits = GroupCommit(disk.sync, grouped=True, interval=0)
-    threads = [committer(commits, 1, told)]
+    threads = [committer(commits, 1, answers)]
     assert disk.begun.acquire(timeout=10)
-    threads += [committer(commits, version, told) for version in (2, 3)]
+    threads += [committer(commits, version, answers) for version in (2, 3)]
     settled(threads)
     disk.fails = Unavailable("the disk is gone")
     disk.may_end.release()
     for thread in threads:
         thread.join(10)
-    assert sorted(told) == [(1, Unavailable), (2, Unavailable), (3, Unavailable)]
+    assert sorted(answers) == [(1, Unavailable), (2, Unavailable), (3, Unavailable)]
     with pytest.raises(Unavailable, match="the disk is gone"):
         commits.wait(applied(commits, 4))
 
 
-def test_a_leader_that_is_interrupted_promises_nothing_and_leaves_nobody_waiting():
-    told: list[Any] = []
+def test_an_interrupted_leader_leaves_no_caller_waiting():
+    answers: list[Any] = []
     disk = Disk()
     commits = GroupCommit(disk.sync, grouped=True, interval=0)
-    threads = [committer(commits, 1, told)]
+    threads = [committer(commits, 1, answers)]
     assert disk.begun.acquire(timeout=10)
-    threads += [committer(commits, 2, told)]
+    threads += [committer(commits, 2, answers)]
     settled(threads)
     disk.fails = KeyboardInterrupt()
     disk.may_end.release()
     threads[0].join(10)
-    assert told == [(1, KeyboardInterrupt)]
+    assert answers == [(1, KeyboardInterrupt)]
     assert disk.begun.acquire(timeout=10)  # the other leads now
     disk.fails = None
     disk.may_end.release()
     threads[1].join(10)
-    assert told[1:] == [2]
-    commits.wait(1)  # covered by the second
+    assert answers[1:] == [2]
+    commits.wait(1)  # the second sync covers it
 
 
-def test_a_waiter_that_is_interrupted_keeps_nobody_from_being_served():
-    told: list[Any] = []
+def test_an_interrupted_waiter_does_not_block_others():
+    answers: list[Any] = []
     disk = Disk()
     commits = GroupCommit(disk.sync, grouped=True, interval=0)
-    threads = [committer(commits, 1, told)]
+    threads = [committer(commits, 1, answers)]
     assert disk.begun.acquire(timeout=10)
-    threads += [committer(commits, version, told) for version in (2, 3, 4)]
+    threads += [committer(commits, version, answers) for version in (2, 3, 4)]
     settled(threads)
     for thread in threads[1:3]:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
     disk.may_end.release(2)
     for thread in threads:
         thread.join(10)
-    assert told[0] == 1
-    assert sorted(told[1:], key=str) == [(2, KeyboardInterrupt), (3, KeyboardInterrupt), 4]
+    assert answers[0] == 1
+    assert sorted(answers[1:], key=str) == [(2, KeyboardInterrupt), (3, KeyboardInterrupt), 4]
     disk.may_end.release()
     commits.wait(applied(commits, 5))
 
 
-def test_after_a_crowd_the_next_sync_waits_for_it_and_not_for_long():
+def test_after_many_commits_the_next_sync_waits_briefly_for_their_callers():
     commits = GroupCommit(lambda: time.sleep(0.001), grouped=True, interval=0)
     for version in range(1, 4):
         commits.wait(applied(commits, version))
     commits._crowd, commits._took = 10, 60.0
     began = time.monotonic()
-    commits.wait(applied(commits, 4))  # nobody else comes
+    commits.wait(applied(commits, 4))  # no other caller comes
     assert time.monotonic() - began < 30
-    assert commits._crowd == 1, "and so nobody is waited for the next time"
+    assert commits._crowd == 1, "so the next sync does not wait for others"
 
 
-def test_what_is_deferred_is_told_of_once_it_is_durable():
+def test_a_callback_runs_once_its_commit_is_durable():
     disk = Disk()
     commits = GroupCommit(disk.sync, grouped=True, interval=1)
 
@@ -150,23 +150,23 @@ def test_what_is_deferred_is_told_of_once_it_is_durable():
         commits.wait(version)  # as an engine does
         return f"answer {version}"
 
-    told: list[int] = []
-    all_told = threading.Event()
+    answers: list[int] = []
+    all_called = threading.Event()
 
     def tell(version: int) -> None:
-        told.append(version)
+        answers.append(version)
         if version == 3:
-            all_told.set()
+            all_called.set()
 
     for version in (1, 2, 3):
         assert commits.deferring(functools.partial(verb, version)) == (f"answer {version}", version)
         commits.call_when_durable(version, functools.partial(tell, version))
         if version == 1:
             assert disk.begun.acquire(timeout=10)
-    assert told == [], "the first sync has not ended"
-    disk.may_end.release(2)  # the second is for all that came meanwhile
-    assert all_told.wait(10)
-    assert told == [1, 2, 3]
+    assert answers == [], "the first sync has not ended"
+    disk.may_end.release(2)  # the second sync covers all that came meanwhile
+    assert all_called.wait(10)
+    assert answers == [1, 2, 3]
     assert commits.syncs == 2
     assert commits.deferring(lambda: "no commit") == ("no commit", 0)
     for version in (1, 2, 3):
@@ -174,22 +174,22 @@ def test_what_is_deferred_is_told_of_once_it_is_durable():
     commits.stop()
 
 
-def test_what_is_deferred_and_fails_is_told_of_too():
+def test_a_callback_runs_also_if_its_sync_fails():
     disk = Disk()
     disk.fails = Unavailable("full")
     commits = GroupCommit(disk.sync, grouped=True, interval=1)
     applied(commits, 1)
     assert commits.deferring(lambda: commits.wait(1)) == (None, 1)
-    told = threading.Event()
-    commits.call_when_durable(1, told.set)
+    answers = threading.Event()
+    commits.call_when_durable(1, answers.set)
     disk.may_end.release()
-    assert told.wait(10)
+    assert answers.wait(10)
     with pytest.raises(Unavailable):
         commits.wait(1)
     commits.stop()
 
 
-def test_the_background_sync_outlives_errors_that_may_pass():
+def test_the_background_sync_continues_after_errors():
     syncs = threading.Semaphore(0)
     tries = 0
 
@@ -206,21 +206,21 @@ def test_the_background_sync_outlives_errors_that_may_pass():
     commits.stop()
 
 
-def test_one_who_fails_when_told_keeps_nobody_else_from_being_told():
+def test_a_callback_that_raises_does_not_block_others():
     commits = GroupCommit(lambda: None, grouped=True, interval=1)
-    told = threading.Event()
+    answers = threading.Event()
 
     def fail() -> None:
         raise OSError(24, "Too many open files")
 
     commits.call_when_durable(applied(commits, 1), fail)
-    commits.call_when_durable(applied(commits, 2), told.set)
-    assert told.wait(10)
+    commits.call_when_durable(applied(commits, 2), answers.set)
+    assert answers.wait(10)
     commits.stop()
 
 
 class StallingEvent(threading.Event):
-    """Whoever sets it stands still until the thread that waits for it has done its work."""
+    """`set` blocks its caller until the waiting thread has done its work."""
 
     def __init__(self, done: threading.Event) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class StallingEvent(threading.Event):
         assert self._done.wait(60)
 
 
-def test_a_caller_that_stands_still_does_not_keep_later_commits_from_being_synced():
+def test_a_stalled_caller_does_not_block_the_sync_of_later_commits():
     synced = threading.Event()
     commits = GroupCommit(synced.set, grouped=True, interval=0)
     commits._unsynced = StallingEvent(synced)
@@ -242,6 +242,6 @@ def test_a_caller_that_stands_still_does_not_keep_later_commits_from_being_synce
         commits.sync_soon()
         until = time.monotonic() + 60
         while commits._durable < version:
-            assert time.monotonic() < until, "nobody syncs it"
+            assert time.monotonic() < until, "it is not synced"
             time.sleep(0.001)
     commits.stop()

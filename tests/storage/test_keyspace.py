@@ -1,4 +1,4 @@
-"""Keys sort as what they are made of, and every range holds exactly what it is for."""
+"""Keys sort like the tuples they encode, and every range contains exactly its keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
 
 
 def in_order(keys: list[bytes], tuples: list[tuple[object, ...]]) -> None:
-    """Sorted by key and sorted by tuple is the same order."""
+    """Assert that sorting by key and sorting by tuple give the same order."""
     by_key = sorted(range(len(keys)), key=lambda n: (keys[n], n))
     by_tuple = sorted(range(len(keys)), key=lambda n: (tuples[n], n))
     assert by_key == by_tuple
@@ -30,7 +30,7 @@ def test_ready_is_priority_then_time_then_job(rows: list[tuple[int, int, int, by
     assert [tuple(keyspace.split_ready(key)) for key in keys] == [(*row, 0) for row in rows]
     grouped = [keyspace.ready(*row, keyspace.GROUPED) for row in rows]
     assert [tuple(keyspace.split_ready(key)) for key in grouped] == [(*row, keyspace.GROUPED) for row in rows]
-    assert all(key[4] > 9 for key in grouped), "apart from those without a group"
+    assert all(key[4] > 9 for key in grouped), "not in the tiers of jobs without a group"
     assert [key[keyspace.READY_JOB] for key in keys] == [job for *_, job in rows]
 
 
@@ -122,7 +122,7 @@ def test_parts_of_a_payload(queue: int, job: bytes, other: bytes, first: int, co
 
 
 @given(names, names, names, names)
-def test_rows_of_queues_are_told_apart(tenant: str, queue: str, other: str, name: str) -> None:
+def test_rows_of_queues_are_distinct(tenant: str, queue: str, other: str, name: str) -> None:
     key = keyspace.queue_row(other, name)
     assert (key == keyspace.queue_row(tenant, queue)) == ((other, name) == (tenant, queue))
     begin, end = keyspace.tenant_range(tenant)

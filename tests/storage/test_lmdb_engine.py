@@ -1,4 +1,4 @@
-"""The LMDB engine, on real files and with real processes."""
+"""The LMDB engine on real files, with real processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def db(path: Path):
 
 
 def start(path: Path, body: str) -> subprocess.Popen[str]:
-    """Another process that has the store open as `db`; it talks by lines on its standard input and output."""
+    """Start another process that has the store open as `db`, and communicates by lines on stdin and stdout."""
     code = f"""
         import os, sys, time
         from tenure.errors import *
@@ -165,7 +165,7 @@ def test_counters_and_appended_rows(db, path):
     again.close()
 
 
-def test_what_raises_leaves_no_trace(db):
+def test_a_transaction_that_raises_writes_nothing(db):
     before = db.version()
 
     def work(tx):
@@ -197,7 +197,7 @@ def test_a_large_value(db):
 
 
 def in_threads(works) -> list[object]:
-    """Run them all at once; the errors they met."""
+    """Run all at once. Returns the errors they raised."""
     errors: list[object] = []
 
     def guarded(work):
@@ -243,8 +243,8 @@ def test_sixteen_threads_share_commits_and_get_their_own_results(db):
     assert db.version() - before < done  # one commit for several callers
 
 
-def test_one_that_spoils_the_group_is_left_out(db):
-    """A key that LMDB refuses is found when it is applied, after others of the group were."""
+def test_a_request_that_breaks_the_group_is_left_out(db):
+    """LMDB refuses the key only when it is applied, after other requests of the group were applied."""
     gate = threading.Event()
 
     def slow(tx):
@@ -263,7 +263,7 @@ def test_one_that_spoils_the_group_is_left_out(db):
     assert count(db) == 9
 
 
-def test_an_exception_that_is_no_error_wedges_nobody(db):
+def test_a_base_exception_blocks_no_other_caller(db):
     class Stop(BaseException):
         pass
 
@@ -278,7 +278,7 @@ def test_an_exception_that_is_no_error_wedges_nobody(db):
 
 
 def test_an_interrupt_hits_the_main_thread_only(path):
-    """The main thread leads, and runs another's function when it is interrupted: that other is run again."""
+    """The main thread leads, and is interrupted while it runs another caller's function: that function runs again."""
     process = start(
         path,
         """
@@ -489,7 +489,7 @@ def test_opening_while_the_map_grows(path):
     finish(grower)
 
 
-def test_an_open_snapshot_holds_growth_up_and_that_is_said(path, monkeypatch):
+def test_an_open_snapshot_blocks_growth_with_a_clear_error(path, monkeypatch):
     monkeypatch.setattr(engine.LmdbEngine._grow, "__defaults__", (0.3,))
     db = opened(path, map_size=1)
     snapshot = db.snapshot()
@@ -506,8 +506,8 @@ def test_an_open_snapshot_holds_growth_up_and_that_is_said(path, monkeypatch):
     db.close()
 
 
-def test_a_full_disk_is_said_and_passes(path):
-    """A limit on file sizes stands in for the disk."""
+def test_a_full_disk_gives_an_error_and_passes(path):
+    """A limit on file sizes simulates the full disk."""
     process = start(
         path,
         """
@@ -588,7 +588,7 @@ def test_a_flipped_bit_of_a_row_is_found(thirty, pattern, at):
         assert found.value.job_id is not None
         with pytest.raises(Corrupt):
             db.transact(look)
-    # the rest goes on
+    # other rows can still be read
     assert db.read(lambda r: r.get(JOBS, of_queue(1, b"job-02-of-thirty"))) == b"value-2"
     db.transact(lambda tx: tx.delete(JOBS, key))
     db.close()
@@ -610,14 +610,14 @@ def test_a_flipped_bit_of_an_index_row_is_found(thirty):
 
 @pytest.mark.parametrize("bit", [1, 2, 4])
 def test_a_flipped_bit_on_the_way_to_a_row_is_found(path, bit):
-    """Branch pages hold keys too, with no checksum: a search led astray must not end in 'there is none'."""
+    """Branch pages hold keys without a checksum: a misled search must not report a missing row."""
     db = opened(path)
     keys = [b"key-%06d" % n for n in range(3000)]
     put(db, DUE, *[(key, b"=" * 40) for key in keys])
     db.close()
     file = path / "db" / "data.mdb"
     data = bytearray(file.read_bytes())
-    # In a leaf a key is followed by its value; anywhere else it is a signpost.
+    # In a leaf page a key is followed by its value; elsewhere it is a key of a branch page.
     signposts = [at for key in keys for at in places(data, key) if data[at + 10 : at + 12] != b"=="]
     data[signposts[len(signposts) // 2] + 8] ^= bit
     file.write_bytes(data)
@@ -652,7 +652,7 @@ def test_a_damaged_row_fails_its_reader_not_the_group(thirty):
 
 
 def meta_pages(path: Path) -> list[tuple[int, int]]:
-    """(transaction, place of it) of both meta pages."""
+    """(transaction number, its offset) of both meta pages."""
     data = (path / "db" / "data.mdb").read_bytes()
     places = [page * 4096 + 16 + 24 + 2 * 48 + 8 for page in (0, 1)]
     return [(int.from_bytes(data[at : at + 8], "little"), at) for at in places]
@@ -701,20 +701,20 @@ def test_a_file_that_is_no_lmdb_is_corrupt(thirty):
 # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_not_ours_is_refused_and_left_alone(tmp_path):
+def test_a_foreign_folder_is_refused_and_unchanged(tmp_path):
     (tmp_path / "letter").write_text("dear")
     with pytest.raises(FormatError):
         opened(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["letter"]
 
 
-def test_twice_in_one_process(db, path):
+def test_a_second_opening_in_one_process_is_refused(db, path):
     with pytest.raises(StoreLocked, match="this process"):
         opened(path)
     put(db, META, (b"k", b"v"))
 
 
-def test_closed_is_closed(db):
+def test_a_closed_engine_raises_store_closed(db):
     snapshot = db.snapshot()
     db.close()
     db.close()
@@ -731,7 +731,7 @@ def test_closed_is_closed(db):
     snapshot.close()
 
 
-def test_closing_waits_for_those_inside(db):
+def test_closing_waits_for_running_transactions(db):
     inside = threading.Event()
 
     def slow(tx):
@@ -778,7 +778,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(db):
     snapshot.close()
 
 
-def test_what_it_says_of_itself(db):
+def test_the_engines_traits(db):
     assert (db.traits.scope, db.traits.durability, db.traits.snapshot) == ("host", "disk", "store")
     assert db.durable() is None
     assert db.alone
@@ -790,7 +790,7 @@ def test_what_it_says_of_itself(db):
 
 
 def test_writers_are_not_held_up_by_threads_that_read_all_the_time(tmp_path: Path) -> None:
-    """The driver's abort of a write transaction waits until no other thread is inside a call."""
+    """The driver's abort of a write transaction waits until no other thread is inside a call, which may be never."""
     opened = LmdbEngine(str(tmp_path / "data"), boot_id="here")
     opened.transact(lambda tx: tx.put_many(JOBS, [(b"%08d" % n, b"v" * 1000) for n in range(2000)]))
     snapshot = opened.snapshot()
@@ -832,7 +832,7 @@ def test_writers_are_not_held_up_by_threads_that_read_all_the_time(tmp_path: Pat
     stop.set()
     for thread in readers:
         thread.join(60)
-    assert len(done) == 10, "the writer stood still"
+    assert len(done) == 10, "the writer was blocked"
     assert failures == []
     snapshot.close()
     assert opened.read(lambda reader: reader.get(JOBS, b"row")) is None

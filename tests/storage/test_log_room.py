@@ -1,4 +1,4 @@
-"""Zeros ahead of the log where every commit is synced; and logs of which a power cut took the middle."""
+"""Zeros after the log's end at `disk`; and logs whose middle was lost in a power loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows_of(engine: RocksEngine) -> list[int]:
 
 
 def copied(folder: Path) -> Path:
-    """The files as a process leaves them that is killed now."""
+    """A copy of the files as they would be after a kill now."""
     copy = folder.with_name(folder.name + "-killed")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("SOCKET", "OWNER"))
@@ -53,7 +53,7 @@ def test_small_commits_are_written_over_zeros(tmp_path: Path) -> None:
     assert log.stat().st_size == length, "there was room"
     write(engine, 3_000, first=600)
     assert written_to(log) > length, "the room was used up"
-    assert log.stat().st_size - written_to(log) >= log_room.ROOM - log_room.ENOUGH - BLOCK, "and there is more"
+    assert log.stat().st_size - written_to(log) >= log_room.ROOM - log_room.ENOUGH - BLOCK, "new zeros were written"
     killed = copied(folder)
     engine.close()
     assert newest(folder).stat().st_size == written_to(newest(folder)), (
@@ -67,7 +67,7 @@ def test_small_commits_are_written_over_zeros(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "size"), [("os", 300), ("disk", 100_000)])
-def test_no_zeros_where_they_gain_nothing(tmp_path: Path, durability: str, size: int) -> None:
+def test_no_zeros_without_a_gain(tmp_path: Path, durability: str, size: int) -> None:
     engine = RocksEngine(str(tmp_path / "data"), durability=durability)  # type: ignore[arg-type]
     write(engine, 60, size)
     log = newest(tmp_path / "data")
@@ -75,9 +75,9 @@ def test_no_zeros_where_they_gain_nothing(tmp_path: Path, durability: str, size:
     engine.close()
 
 
-def test_a_disk_without_room_takes_commits_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_full_disk_commits_work_without_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int, data: bytes, at: int) -> int:
-        os.ftruncate(handle, at + 4096)  # a part of it is there
+        os.ftruncate(handle, at + 4096)  # a part of it was written
         raise OSError(28, "No space left on device")
 
     engine = RocksEngine(str(tmp_path / "data"), durability="disk")
@@ -91,7 +91,7 @@ def test_a_disk_without_room_takes_commits_as_ever(tmp_path: Path, monkeypatch: 
 
 
 def test_an_older_log_may_end_in_zeros(tmp_path: Path) -> None:
-    """A power cut came before it was cut to its length; the next log goes on where its records end."""
+    """The power loss came before RocksDB truncated it; the next log continues its sequence numbers."""
     folder = tmp_path / "data"
     engine = RocksEngine(str(folder), durability="disk")
     write(engine, 100)
@@ -109,7 +109,7 @@ def test_an_older_log_may_end_in_zeros(tmp_path: Path) -> None:
 
 
 def placed(data: bytes) -> list[int]:
-    """Where records that are whole begin, as the format says."""
+    """The offsets of complete records, by the log's format."""
     found, at = [], 0
     while at + HEADER <= len(data):
         left = BLOCK - at % BLOCK
@@ -126,7 +126,7 @@ def placed(data: bytes) -> list[int]:
 
 
 def aligned(folder: Path) -> tuple[Path, int, int]:
-    """A killed store with a record that begins a block: its log, where an earlier record begins, and that block."""
+    """A killed store with a record at the start of a block: its log, and the offsets of an earlier record and the block."""
     engine = RocksEngine(str(folder), durability="disk")
     write(engine, 100)
     log, number = newest(folder), 100
@@ -149,7 +149,7 @@ def aligned(folder: Path) -> tuple[Path, int, int]:
     return killed, max(at for at in starts if at < block - 1_000), block
 
 
-def test_what_lies_behind_a_gap_is_not_taken(tmp_path: Path) -> None:
+def test_records_after_a_gap_are_set_aside(tmp_path: Path) -> None:
     killed, gap, block = aligned(tmp_path / "data")
     log = newest(killed)
     data = bytearray(log.read_bytes())
@@ -160,7 +160,7 @@ def test_what_lies_behind_a_gap_is_not_taken(tmp_path: Path) -> None:
     assert (found.log, found.at) == (log, gap)
     with pytest.raises(Corrupt, match="newest commits"):  # DURABLE says that they were durable
         RocksEngine(str(killed), durability="disk")
-    assert log.read_bytes() == data, "nothing was changed"
+    assert log.read_bytes() == data, "the log was not changed"
     (killed / "DURABLE").unlink()
     engine = RocksEngine(str(killed), durability="disk")
     rows = rows_of(engine)

@@ -1,4 +1,4 @@
-"""What the owner of a folder writes down, and what others make of it."""
+"""The record in OWNER: what it tells other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOLD = (
 )
 
 
-def test_its_own_record_is_known_by_its_id() -> None:
+def test_a_process_knows_its_own_record_by_its_id() -> None:
     made, written = ownership.record(listens=True)
     assert ownership.described(written)[0] == "this process"
     assert not ownership.lets_in(written)
@@ -50,7 +50,7 @@ def test_another_container_with_the_same_process_id(tmp_path: Path) -> None:
 
 
 def test_pid_namespaces_for_real(tmp_path: Path) -> None:
-    """A process that is number 1 in a namespace of its own has the folder; another such process is told the truth."""
+    """Process 1 of one pid namespace has the folder; process 1 of another is told so correctly."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
     if subprocess.run([*unshare, ""], capture_output=True).returncode != 0:
         pytest.skip("pid namespaces cannot be made here")
@@ -67,8 +67,8 @@ def test_pid_namespaces_for_real(tmp_path: Path) -> None:
     assert "in use by this process" not in second.stderr
 
 
-def test_an_owner_that_is_gone_is_nobody(tmp_path: Path) -> None:
-    """Its process id may be in use again: what it wrote says nothing of whoever holds the lock now."""
+def test_the_record_of_an_ended_owner_is_ignored(tmp_path: Path) -> None:
+    """Its process id may be reused: its record says nothing about the process that holds the lock now."""
     done = subprocess.run(
         [sys.executable, "-c", HOLD + "import os\nos._exit(0)\n", str(tmp_path), "False"],
         input="\n",
@@ -82,7 +82,7 @@ def test_an_owner_that_is_gone_is_nobody(tmp_path: Path) -> None:
     assert ownership.described(left)[0] == "another process"
 
 
-def test_who_unlocks_leaves_no_record(tmp_path: Path) -> None:
+def test_unlocking_clears_the_record(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "rocksdb")
     folder.lock()
     folder.unlock()
@@ -90,6 +90,6 @@ def test_who_unlocks_leaves_no_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", [b"", b"{", b"[]", b"1", b'{"pid": "x"}', b'{"pid": 1, "since": "y", "host": "h"}'])
-def test_what_cannot_be_read_is_another_process(written: bytes) -> None:
+def test_an_unreadable_record_means_another_process(written: bytes) -> None:
     assert ownership.described(written)[0] == "another process"
     assert ownership.lets_in(written)

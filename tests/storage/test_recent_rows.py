@@ -1,4 +1,4 @@
-"""The newest rows that an engine keeps in memory: a look-up answers as the database would, whatever was just written."""
+"""The cache of recent rows: a lookup gives the same answer as the database after any writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenure.storage.engines.rocksdb import engine as rocks
 from tenure.testing.harness import engine_of
 
 SPACES = [keyspace.JOBS, keyspace.STATE, keyspace.NOTES]
-#: So few that they meet.
+#: Few keys, so that writes hit the same rows.
 keys = st.integers(0, 9).map(lambda n: keyspace.of_queue(1, bytes(15) + bytes((n,))))
 wants = st.lists(keys, max_size=4)
 steps = st.one_of(
@@ -55,7 +55,7 @@ def write(tx: Any, space: int, deleted: list[bytes], put: list[bytes], value: by
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(space=st.sampled_from(SPACES), story=st.lists(steps, max_size=25))
-def test_a_look_up_finds_what_was_written_last(engine: Any, space: int, story: list[Any]) -> None:
+def test_a_lookup_finds_the_last_write(engine: Any, space: int, story: list[Any]) -> None:
     rows: dict[bytes, bytes] = {}
     everything = [keyspace.of_queue(1, bytes(15) + bytes((n,))) for n in range(10)]
     engine.transact(lambda tx: tx.delete_many(space, everything))
@@ -85,7 +85,7 @@ def test_a_look_up_finds_what_was_written_last(engine: Any, space: int, story: l
 
 
 def test_recent_rows_are_bounded_by_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The older ones go first; they are read from the database then."""
+    """The older rows are dropped first, and then read from the database."""
     monkeypatch.setattr(memory, "RECENT_BYTES", 80_000)
     monkeypatch.setattr(rocks, "_TIDY_EVERY", 10_000)
     engine = RocksEngine(str(tmp_path / "data"), durability="os")
@@ -98,7 +98,7 @@ def test_recent_rows_are_bounded_by_what_is_written(tmp_path: Path, monkeypatch:
     assert keys[0] not in recent
     assert keys[-1] in recent
     assert engine.read(lambda reader: reader.get_many(keyspace.STATE, keys)) == [key * 10 for key in keys]
-    engine.transact(lambda tx: tx.put(keyspace.STATE, keys[0], bytes(100_000)))  # too large to be kept
+    engine.transact(lambda tx: tx.put(keyspace.STATE, keys[0], bytes(100_000)))  # too large for the cache
     assert not recent
     assert engine.read(lambda reader: reader.get(keyspace.STATE, keys[0])) == bytes(100_000)
     engine.close()

@@ -1,4 +1,4 @@
-"""Records: what is written is read back, and one flipped bit anywhere is `Corrupt`, never another value."""
+"""Records: decoding inverts encoding, and one flipped bit anywhere raises `Corrupt`, never gives another value."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_many_jobs_at_once_are_as_one_by_one(size: int, times: list[int], data: 
         assert records.job_rows(damaged) is None
         assert isinstance(records.decode_jobs(damaged, jobs)[index], Corrupt)
     keyed, _ = records.encode_job(1, b"", b"k" * size, b"")
-    assert size == 0 or records.job_rows([keyed, *values]) is None, "its key is no payload"
+    assert size == 0 or records.job_rows([keyed, *values]) is None, "a job with a key is not plain"
 
 
 def flipped(value: bytes, data: st.DataObject) -> bytes:
@@ -172,29 +172,29 @@ def test_counts(count: int) -> None:
     assert records.decode_count(value) == count
 
 
-def test_a_counter_that_is_not_there_is_nought() -> None:
+def test_a_missing_counter_is_zero() -> None:
     assert records.decode_count(None) == 0
 
 
 @given(u64, u64, st.lists(events, max_size=8), st.binary(max_size=60))
-def test_journal_rows(first: int, time_ms: int, told: list[EventRecord], tail: bytes) -> None:
-    value = records.encode_journal(first, time_ms, [packed(event) for event in told], tail)
+def test_journal_rows(first: int, time_ms: int, written: list[EventRecord], tail: bytes) -> None:
+    value = records.encode_journal(first, time_ms, [packed(event) for event in written], tail)
     row = records.decode_journal(value, 1)
-    assert (row.header, row.events, row.tail) == ((len(told), first, time_ms), told, tail)
+    assert (row.header, row.events, row.tail) == ((len(written), first, time_ms), written, tail)
     assert records.decode_journal_header(value) == row.header
-    assert all(len(packed(event)) == records.EVENT_BYTES for event in told)
+    assert all(len(packed(event)) == records.EVENT_BYTES for event in written)
 
 
 @given(u64, u64, events, st.lists(ids, min_size=1, max_size=8))
-def test_journal_rows_of_events_alike(first: int, time_ms: int, told: EventRecord, jobs: list[bytes]) -> None:
-    """They say what a row of whole events says, in a fifth of the bytes."""
-    alike = told._replace(text_at=0, text_bytes=0)
+def test_journal_rows_of_events_alike(first: int, time_ms: int, one: EventRecord, jobs: list[bytes]) -> None:
+    """They decode to the same events as a row of version 1, in a fifth of the bytes."""
+    alike = one._replace(text_at=0, text_bytes=0)
     every = [alike._replace(job=job) for job in jobs]
     value = records.encode_alike_row(first, time_ms, packed(alike._replace(job=bytes(16))), b"".join(jobs))
     row = records.decode_journal(value, 1)
     assert (row.header, row.events, row.tail) == ((len(jobs), first, time_ms), every, b"")
     assert records.decode_journal_header(value) == row.header
-    assert records.alike_events(packed(told._replace(text_at=0, text_bytes=0)), b"".join(jobs)) == b"".join(
+    assert records.alike_events(packed(one._replace(text_at=0, text_bytes=0)), b"".join(jobs)) == b"".join(
         map(packed, every)
     )
     assert len(value) == 20 + 80 + 16 * len(jobs) + 4
@@ -204,15 +204,15 @@ def test_journal_rows_of_events_alike(first: int, time_ms: int, told: EventRecor
 
 
 @given(st.lists(texts, min_size=1, max_size=5))
-def test_texts_of_events(said: list[str]) -> None:
+def test_texts_of_events(texts: list[str]) -> None:
     tail = b""
-    told = []
-    for text in said:
+    written = []
+    for text in texts:
         raw = text.encode()
-        told.append(EventRecord(11, 2, 0, 0, 1, JOB, LEASE, 1, 1, 3, 0, 0, len(tail), len(raw)))
+        written.append(EventRecord(11, 2, 0, 0, 1, JOB, LEASE, 1, 1, 3, 0, 0, len(tail), len(raw)))
         tail += raw
-    row = records.decode_journal(records.encode_journal(1, 1, [packed(event) for event in told], tail), 1)
-    assert [row.text(event).decode() for event in row.events] == said
+    row = records.decode_journal(records.encode_journal(1, 1, [packed(event) for event in written], tail), 1)
+    assert [row.text(event).decode() for event in row.events] == texts
 
 
 @given(st.integers(0, 2**54 - 1), st.integers(0, 1023))
@@ -316,7 +316,7 @@ def test_every_cut_and_every_extra_byte_is_found(kind: str) -> None:
 
 @every_kind
 @given(noise=st.binary(max_size=200))
-def test_noise_is_never_a_value(kind: str, noise: bytes) -> None:
+def test_random_bytes_are_never_decoded(kind: str, noise: bytes) -> None:
     with pytest.raises(Corrupt):
         KINDS[kind].decode(noise)
 

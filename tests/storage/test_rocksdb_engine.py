@@ -1,4 +1,4 @@
-"""The RocksDB engine, on real files: the seam, and each of the driver's traps."""
+"""The RocksDB engine on real files: the engine interface, and each known problem of the driver."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def whole(db: RocksEngine, space: int) -> list[tuple[bytes, bytes]]:
 
 
 def flush(db: RocksEngine) -> None:
-    """Out of the log and the memtable, into tables."""
+    """Flush the memtable into tables."""
     for table in db._tables:
         table.flush()
 
@@ -127,7 +127,7 @@ def test_deletes_of_ranges(db: RocksEngine) -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(b"c", b"c"), (b"d", b"c"), (b"", b""), (b"x", b"z")])
 def test_a_range_with_nothing_in_it(db: RocksEngine, path: Path, begin: bytes, end: bytes) -> None:
-    """As the last thing that happened, too: the log must not seem to have lost something."""
+    """Also as the last operation: the watermark must not report a loss."""
     put(db, PAYLOAD, *LETTERS)
     db.transact(lambda tx: tx.delete_range(PAYLOAD, begin, end))
     assert whole(db, PAYLOAD) == LETTERS
@@ -159,8 +159,8 @@ def test_writes_of_a_transaction_are_applied_in_order(db: RocksEngine) -> None:
     assert whole(db, PAYLOAD) == [(b"a", b"second"), (b"b", b"back"), (b"cc", b"after the range")]
 
 
-def test_a_commit_is_what_memory_learns(db: RocksEngine, path: Path) -> None:
-    """Scan heads, recent rows, counters, journal and watermark included."""
+def test_a_commit_updates_all_caches(db: RocksEngine, path: Path) -> None:
+    """A commit updates scan heads, recent rows, counters, journal and watermark."""
     keys = [ready(1, 5, time_ms, bytes(16)) for time_ms in (100, 200, 300)]
     put(db, READY, (keys[1], b""), (keys[2], b""))
     put(db, STATE, *LETTERS)
@@ -170,7 +170,7 @@ def test_a_commit_is_what_memory_learns(db: RocksEngine, path: Path) -> None:
         return reader.keys(READY, keys[0][:5], keys[0][:5] + b"\xff", 1)
 
     assert db.read(first) == [keys[1]]
-    large = b"x" * 1000  # not remembered: the older, smaller value must not be either
+    large = b"x" * 1000  # not cached: the older, smaller value must not stay in the cache
 
     def work(tx: Any) -> int:
         assert tx.keys(READY, keys[0][:5], keys[1], 1) == []
@@ -215,7 +215,7 @@ def test_a_transaction_does_not_see_what_it_wrote_and_others_see_it_at_once(db: 
     assert get(db, JOBS, b"a") == b"new"
 
 
-def test_what_raises_leaves_no_trace(db: RocksEngine) -> None:
+def test_a_transaction_that_raises_writes_nothing(db: RocksEngine) -> None:
     put(db, READY, (b"12345b", b""))
     before, version = [whole(db, space) for space in range(len(NAMES))], db.version()
 
@@ -319,7 +319,7 @@ def test_large_values_and_long_keys(db: RocksEngine, path: Path) -> None:
     again.close()
 
 
-def test_closed_is_closed(db: RocksEngine, tmp_path: Path) -> None:
+def test_a_closed_engine_raises_store_closed(db: RocksEngine, tmp_path: Path) -> None:
     snapshot = db.snapshot()
     snapshot.close()
     db.close()
@@ -335,7 +335,7 @@ def test_closed_is_closed(db: RocksEngine, tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
-def test_what_it_says_of_itself(path: Path) -> None:
+def test_the_engines_traits(path: Path) -> None:
     for durability in ("disk", "os"):
         db = opened(path, durability=durability)
         traits = db.traits
@@ -351,7 +351,7 @@ def test_what_it_says_of_itself(path: Path) -> None:
 
 
 def test_a_snapshot_does_not_show_later_writes(db: RocksEngine) -> None:
-    """The driver's own snapshots do, in scans."""
+    """Scans of the driver's own snapshots do."""
     put(db, JOBS, *LETTERS)
     put(db, PAYLOAD, *LETTERS)
     with db.snapshot() as snapshot:
@@ -383,7 +383,7 @@ def test_a_snapshot_does_not_show_later_writes(db: RocksEngine) -> None:
 
 
 def test_a_snapshot_is_one_moment_of_all_spaces_under_writers(db: RocksEngine) -> None:
-    """Every transaction writes the same number to several spaces: no snapshot sees two numbers."""
+    """Every transaction writes one number to several spaces: no snapshot sees two different numbers."""
     spaces = (JOBS, STATE, READY, DUE, META)
     stop = threading.Event()
 
@@ -415,7 +415,7 @@ def test_a_snapshot_is_one_moment_of_all_spaces_under_writers(db: RocksEngine) -
 
 
 def test_values_that_look_like_pickles_stay_bytes(db: RocksEngine, path: Path) -> None:
-    """Not in raw mode the driver would unpickle what it reads."""
+    """Without raw mode the driver would unpickle values."""
     import pickle
 
     class Trap:
@@ -436,7 +436,7 @@ def test_values_that_look_like_pickles_stay_bytes(db: RocksEngine, path: Path) -
 
 
 def damage_a_block(path: Path) -> None:
-    """In the middle of its largest file."""
+    """Damage the middle of the largest file."""
     table = max((path / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
     data = bytearray(table.read_bytes())
     data[len(data) // 2] ^= 1
@@ -444,7 +444,7 @@ def damage_a_block(path: Path) -> None:
 
 
 def test_a_damaged_block_is_an_error_in_every_kind_of_read(path: Path) -> None:
-    """The driver's convenient iterators end early there, silently."""
+    """The driver's simple iterators end silently at damage."""
     db = opened(path)
     chance = random.Random(7)
     rows = [(b"%05d" % n, chance.randbytes(400)) for n in range(2000)]
@@ -484,7 +484,7 @@ def test_a_damaged_block_of_a_front_is_an_error_for_many_keys_too(path: Path) ->
     damage_a_block(path)
     db = opened(path)
     tier, end = keyspace.ready_prefix(1, 0), keyspace.ready_tier_end(1, 0)
-    for _ in range(2):  # the second time, where the front begins is known
+    for _ in range(2):  # the second time the head of the front is cached
         assert db.transact(lambda tx: tx.keys(READY, tier, end, 100)) == [key for key, _ in rows[:100]]
         with pytest.raises(Corrupt):
             db.transact(lambda tx: tx.keys(READY, tier, end, 10_000))
@@ -551,7 +551,7 @@ def test_a_lone_commit_is_synced_before_it_returns(path: Path) -> None:
     db.close()
 
 
-def test_at_os_nobody_waits_and_syncs_come_by_themselves(path: Path) -> None:
+def test_at_os_no_caller_waits_and_a_thread_syncs(path: Path) -> None:
     db = opened(path, durability="os", sync_interval=0.02)
     assert db.durable() is None, "a commit counts as soon as it is seen"
     for _ in range(200):
@@ -588,7 +588,7 @@ def test_a_row_put_before_the_head_is_found_first(db: RocksEngine) -> None:
     assert first() == [keys[0]]
 
 
-def test_a_scan_that_found_nothing_in_its_range_forgets_nothing_behind_it(db: RocksEngine) -> None:
+def test_an_empty_scan_hides_no_later_rows(db: RocksEngine) -> None:
     begin = ready(1, 5, 0, b"")[:5]
     later = ready(1, 5, 5000, bytes(16))
     put(db, READY, (later, b""))
@@ -614,8 +614,8 @@ def test_a_journal_looked_at_while_it_was_empty(db: RocksEngine) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_work_gives_what_a_sorted_dict_gives(path: Path, seed: int) -> None:
-    """Fronts above all: scans from their beginning, puts before their head, ranges, roll-backs, reopening."""
+def test_random_operations_agree_with_a_sorted_dict(path: Path, seed: int) -> None:
+    """Mostly fronts: scans from their start, puts before their head, range deletes, roll-backs, reopening."""
     chance = random.Random(seed)
     model: dict[int, dict[bytes, bytes]] = {space: {} for space in (READY, DUE, STATE, PAYLOAD, JOURNAL)}
     counters: dict[bytes, int] = {}
@@ -728,7 +728,7 @@ def test_a_copy_opens_and_has_the_same_rows(db: RocksEngine, tmp_path: Path) -> 
     put(db, JOBS, *LETTERS)
     db.transact(lambda tx: tx.append(JOURNAL, b"event"))
     flush(db)
-    put(db, STATE, *LETTERS)  # this one is in the log only
+    put(db, STATE, *LETTERS)  # in the log only
     db.export(str(tmp_path / "copy"))
     put(db, JOBS, (b"later", b""))
     copy = opened(tmp_path / "copy", durability="disk")
@@ -740,7 +740,7 @@ def test_a_copy_opens_and_has_the_same_rows(db: RocksEngine, tmp_path: Path) -> 
 
 
 def test_many_rows_in_any_order_are_those_at_their_keys(db: RocksEngine, path: Path) -> None:
-    """Read back from disk, where neighbours are walked along: gaps, repeats, strangers and the very last row included."""
+    """Many keys, read by stepping from row to row: with gaps, repeated and missing keys, and the last row."""
     rows = {bytes([0, number]): b"%d" % number for number in range(0, 200, 2)}
     put(db, STATE, *rows.items())
     db.transact(lambda tx: tx.delete_many(STATE, [bytes([0, 20]), bytes([0, 22])]))

@@ -1,4 +1,4 @@
-"""Heads: a scan that starts where the front was last seen finds what a scan from the beginning would."""
+"""Scan heads: a scan that starts at the cached head finds the same rows as a scan from the prefix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenure.storage.engines.rocksdb import RocksEngine
 from tenure.storage.scan_heads import ScanHeads
 from tenure.testing.harness import driver_of
 
-#: A few queues, priorities, moments and jobs: so few that rows meet, and come back where others went.
+#: Few queues, priorities, times and jobs, so that keys are written and deleted repeatedly.
 ready_keys = st.builds(
     keyspace.ready, st.integers(1, 2), st.integers(8, 9), st.integers(0, 6), st.sampled_from([bytes(16), b"\1" * 16])
 )
@@ -59,7 +59,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def follow(engine: Any, space: int, story: list[Any]) -> None:
-    """Do the same to the engine and to a sorted list; they must agree on every look, and at the end on everything."""
+    """Apply the same operations to the engine and to a sorted list; all reads must agree."""
     engine.transact(lambda tx: tx.delete_range(space, b"", keyspace.LAST))
     rows: dict[bytes, bytes] = {}
     for number, (what, *how) in enumerate(story):
@@ -82,7 +82,7 @@ def follow(engine: Any, space: int, story: list[Any]) -> None:
             assert look(lambda tx, b=begin, e=end, n=limit, r=reverse: tx.keys(space, b, e, n, reverse=r)) == [
                 key for key, _ in expected
             ]
-    with engine.snapshot((space,)) as snapshot:  # which knows no heads
+    with engine.snapshot((space,)) as snapshot:  # snapshots use no heads
         assert snapshot.scan(space, b"", keyspace.LAST, 1000) == sorted(rows.items())
     assert engine.read(lambda reader: reader.scan(space, b"", keyspace.LAST, 1000)) == sorted(rows.items())
 
@@ -129,8 +129,8 @@ def _take(tx: Any, space: int, prefix: bytes, end: bytes, limit: int, consume: b
 
 @patient
 @given(st.lists(st.one_of(written, added, added, taken, taken, taken, cleared), max_size=40))
-def test_what_is_read_ahead(engine: Any, story: list[Any]) -> None:
-    """The first key of a front is the first there is, whoever wrote and deleted before, and by which way."""
+def test_keys_read_ahead_are_correct(engine: Any, story: list[Any]) -> None:
+    """The first key of a front is correct after any writes and deletes."""
     space = keyspace.READY
     engine.transact(lambda tx: tx.delete_range(space, b"", keyspace.LAST))
     rows: set[bytes] = set()
@@ -158,7 +158,7 @@ def test_what_is_read_ahead(engine: Any, story: list[Any]) -> None:
 
 
 def test_a_long_front_is_read_ahead_in_growing_steps(engine: Any) -> None:
-    """And what is written behind it meanwhile comes last, however much that is."""
+    """Keys that are written after it meanwhile come last, however many there are."""
     keys = [keyspace.ready(7, 0, at, bytes(16)) for at in range(1500)]
     prefix, end = keyspace.ready_prefix(7, 0), keyspace.ready_tier_end(7, 0)
     engine.transact(lambda tx: tx.put_many(keyspace.READY, [(key, b"") for key in keys[:500]]))
@@ -173,7 +173,7 @@ def test_a_long_front_is_read_ahead_in_growing_steps(engine: Any) -> None:
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.booleans(), ready_keys), max_size=40))
 def test_a_head_is_never_after_its_first_row(story: list[tuple[bool, bytes]]) -> None:
-    """Scan heads alone: rows are put, and scans move the head to the first row there is."""
+    """ScanHeads alone: puts lower the head, and scans move it to the first row."""
     heads = ScanHeads(keyspace.READY)
     rows: list[bytes] = []
     for scanned, key in story:
@@ -204,7 +204,7 @@ def test_only_a_whole_prefix_is_remembered() -> None:
 
 
 def test_the_journal_is_found_after_it_was_empty(tmp_path: Path) -> None:
-    """Its rows come untold, whoever looked before there were any."""
+    """Journal rows are written without a call of `learn`, also after a scan of the empty journal."""
     engine = RocksEngine(str(tmp_path / "data"), durability="os")
 
     def look(reader: Any) -> Any:
@@ -220,7 +220,7 @@ def test_the_journal_is_found_after_it_was_empty(tmp_path: Path) -> None:
 
 
 def test_no_more_fronts_are_remembered_than_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each group of a queue is a front of its own. Forgotten ones are read from their beginning."""
+    """Each group of a queue is a front. Fronts that are not cached are read from their prefix."""
     monkeypatch.setattr("tenure.storage.scan_heads.FRONTS_KEPT", 10)
     with tenure.open(f"rocksdb:{tmp_path}/data", sweep=False, listen=False) as store:
         queue = store.queue("q")

@@ -1,4 +1,4 @@
-"""Segments: whoever reads finds the rows there would be without them; whoever writes one of them takes its segment apart."""
+"""Segments: readers see the rows that separate jobs would have; a write to one job takes it out of its segment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tenure.testing.harness import engine_of
 
 SPACES = (JOBS, STATE, READY, GROUP_READY)
 SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY, SEGMENT_GROUPS)
-#: Each test with it runs for jobs without a group, and for those of one.
+#: Runs a test with jobs without a group, and with jobs of one group.
 with_groups = pytest.mark.parametrize("group", [None, "customer-17"])
 
 
@@ -51,19 +51,19 @@ def store(request: Any, tmp_path: Path) -> Any:
 
 
 def rows(store: Store, space: int) -> list[tuple[bytes, bytes]]:
-    """As everybody sees them."""
+    """The rows as readers see them."""
     found: list[tuple[bytes, bytes]] = engine_of(store).read(lambda reader: reader.scan(space, b"", LAST, 1 << 20))
     return found
 
 
 def stored(store: Store, space: int) -> int:
-    """How many there really are."""
+    """The number of stored rows, below the segment layer."""
     count: int = engine_of(store).inner.read(lambda reader: len(reader.keys(space, b"", LAST, 1 << 20)))
     return count
 
 
 @pytest.mark.parametrize("given", ["payloads", "jobs", "a group"])
-def test_many_are_one_record_and_seen_as_rows(store: Store, given: str) -> None:
+def test_a_batch_is_one_record_and_read_as_rows(store: Store, given: str) -> None:
     queue, group = store.queue("work"), "customer-17" if given == "a group" else None
     payloads = [b"%d" % index for index in range(100)]
     ids = [added.id for added in queue.enqueue_many(payloads if given == "payloads" else jobs(payloads, group))]
@@ -79,7 +79,7 @@ def test_many_are_one_record_and_seen_as_rows(store: Store, given: str) -> None:
 
 
 @with_groups
-def test_taken_apart_it_is_the_rows_it_was_seen_as(store: Store, group: str | None) -> None:
+def test_a_segment_that_is_taken_apart_becomes_the_rows_it_was_read_as(store: Store, group: str | None) -> None:
     queue = store.queue("work")
     sizes = [0, 1, 128, 0, 300] * 8
     ids = [added.id for added in queue.enqueue_many(jobs([bytes(size) for size in sizes], group))]
@@ -92,12 +92,12 @@ def test_taken_apart_it_is_the_rows_it_was_seen_as(store: Store, group: str | No
 
 
 @with_groups
-def test_one_job_leaves_and_the_others_stay(store: Store, group: str | None) -> None:
+def test_one_job_leaves_a_segment_and_the_others_stay(store: Store, group: str | None) -> None:
     queue = store.queue("work")
     ids = [added.id for added in queue.enqueue_many(jobs([b"%d" % index for index in range(20)], group))]
     before = [rows(store, space) for space in SPACES]
     gone = set()
-    for at in (10, 0, 19, 1, 5):  # in the midst, the first, the last, the new first
+    for at in (10, 0, 19, 1, 5):  # in the middle, the first, the last, the new first
         assert queue.cancel(ids[at])
         gone.add(bytes.fromhex(ids[at]))
         assert [stored(store, space) for space in (*SPACES, SEGMENTS, SEGMENT_READY)] == [0, 0, 0, 0, 1, 1]
@@ -119,7 +119,7 @@ def test_one_job_leaves_and_the_others_stay(store: Store, group: str | None) -> 
 
 
 @with_groups
-def test_a_leased_one_too(store: Store, group: str | None) -> None:
+def test_one_job_leaves_a_leased_segment(store: Store, group: str | None) -> None:
     queue = store.queue("work")
     queue.enqueue_many(jobs([b"x" * 50] * 40, group))
     claim = list(queue.claim(limit=40, worker="w"))
@@ -174,7 +174,7 @@ def test_one_claim_of_several_and_one_ack(store: Store, group: str | None) -> No
 def test_a_claim_with_a_bound_on_bytes_takes_it_whole_if_it_fits(
     store: Store, most: int, taken: int, whole: bool, group: str | None
 ) -> None:
-    """As every claim through a server has: the jobs are those that rows would give."""
+    """As in every claim through a server: it gets the jobs that separate rows would give."""
     queue = store.queue("work")
     ids = [added.id for added in queue.enqueue_many(jobs([b"ten bytes!"] * 100, group))]
     claim = queue.claim(limit=100, max_bytes=most)
@@ -184,8 +184,8 @@ def test_a_claim_with_a_bound_on_bytes_takes_it_whole_if_it_fits(
 
 
 @with_groups
-def test_what_is_between_comes_first(store: Store, group: str | None) -> None:
-    """A job of higher priority, one that was there before, one that came between two batches: in their order."""
+def test_jobs_between_segments_are_claimed_in_order(store: Store, group: str | None) -> None:
+    """A job of higher priority, an older job, and a job between two batches are claimed in order."""
     queue = store.queue("work")
     first = queue.enqueue(b"first", group=group).id
     some = [added.id for added in queue.enqueue_many(jobs([b"x"] * 10, group))]
@@ -233,14 +233,14 @@ def test_a_failed_job_now_and_then_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("plain", [NewJob(b"x", priority=1), NewJob(b"x", delay=5), NewJob(b"x", key="k"), b"x" * 9000])
-def test_what_is_not_plain_or_too_large_has_rows(store: Store, plain: Any) -> None:
+def test_jobs_that_are_not_plain_or_too_large_have_rows(store: Store, plain: Any) -> None:
     queue = store.queue("work")
     queue.enqueue_many([b"x"] * 10 + [plain])
     assert stored(store, SEGMENTS) == 0
     assert stored(store, JOBS) >= 10
 
 
-def test_a_large_batch_is_several(store: Store) -> None:
+def test_a_large_batch_is_several_segments(store: Store) -> None:
     queue = store.queue("work")
     ids = [added.id for added in queue.enqueue_many([b"%d" % index for index in range(2500)])]
     assert stored(store, JOBS) == 0
@@ -250,7 +250,7 @@ def test_a_large_batch_is_several(store: Store) -> None:
     assert len(queue.ack_many(claim).done) == 2000
 
 
-def test_it_outlives_the_process(tmp_path: Path) -> None:
+def test_segments_survive_the_process(tmp_path: Path) -> None:
     url = f"rocksdb:{tmp_path / 'data'}"
     with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
@@ -265,8 +265,8 @@ def test_it_outlives_the_process(tmp_path: Path) -> None:
         assert [delivery.id for delivery in queue.claim(limit=100)] == ids[10:]
 
 
-def test_a_store_that_was_made_before_there_were_any(tmp_path: Path) -> None:
-    """It lacks their spaces, and is opened as it is; so is a copy of it."""
+def test_a_store_from_before_segments_opens(tmp_path: Path) -> None:
+    """It lacks the spaces of segments, and opens without an upgrade; so does a copy of it."""
     url, path = f"rocksdb:{tmp_path / 'data'}", tmp_path / "data" / "db"
     with tenure.open(url, sweep=False) as store:
         queue = store.queue("work")
@@ -292,7 +292,7 @@ def test_a_store_that_was_made_before_there_were_any(tmp_path: Path) -> None:
 
 
 def _mixed(store: Store, chance: random.Random) -> None:
-    """Two queues with segments whole, begun and leased, and jobs of their own between them."""
+    """Two queues with complete, partly claimed and leased segments, and single jobs between them."""
     for name in ("one", "two"):
         queue = store.queue(name)
         for _ in range(6):
@@ -310,7 +310,7 @@ def _mixed(store: Store, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_way_of_reading_sees_the_same(store: Store, seed: int) -> None:
+def test_every_kind_of_read_sees_the_same_rows(store: Store, seed: int) -> None:
     chance = random.Random(seed)
     _mixed(store, chance)
     store.queue("one").enqueue_many(jobs([b"grouped"] * 12, "c"))
@@ -371,7 +371,7 @@ def test_every_way_of_reading_sees_the_same(store: Store, seed: int) -> None:
 
 
 def test_a_batch_of_one_group_writes_what_one_without_a_group_writes(store: Store) -> None:
-    """But for one mark more a segment."""
+    """Except for one more index row for each segment."""
     written = {}
     for name, group in (("plain", None), ("grouped", "g")):
         store.queue(name).enqueue(b"first", group=group)  # makes the queue, the group and their turns
@@ -446,7 +446,7 @@ def test_jobs_without_a_group_take_part_from_their_segments(store: Store) -> Non
 
 
 def _plant(store: Store, space: int, change: Any) -> bytes:
-    """Change the first row of a space, below everything that would notice."""
+    """Change the first row of a space, below all layers that would check it."""
     engine = engine_of(store)
     ((key, value),) = engine.inner.read(lambda reader: reader.scan(space, b"", LAST, 1))
 
@@ -474,7 +474,7 @@ def _flip(at: int) -> Any:
 def test_a_damaged_payload_is_that_of_one_job(store: Store) -> None:
     queue = store.queue("work")
     ids = [added.id for added in queue.enqueue_many([b"payload %02d" % index for index in range(20)])]
-    _plant(store, SEGMENTS, _flip(-5 - 10))  # in the last but one
+    _plant(store, SEGMENTS, _flip(-5 - 10))  # in the last payload but one
     with pytest.raises(Corrupt, match=ids[18]):
         queue.get(ids[18])
     report = store.check()
@@ -517,11 +517,11 @@ def test_damage_is_found_and_mended_and_the_rest_goes_on(
     counts = queue.counts()
     assert counts.enqueued == 24 == counts.ready + counts.scheduled + counts.leased + counts.removed
     if space != SEGMENTS:
-        assert counts.removed == 0, "payloads that can be read are not lost"
+        assert counts.removed == 0, "readable payloads are kept"
 
 
 @pytest.mark.parametrize("group", [b"", b"g", b"customer-17"])
-def test_records_refuse_what_is_not_theirs(group: bytes) -> None:
+def test_segment_records_refuse_other_bytes(group: bytes) -> None:
     value = records.encode_segment(5, [b"a" * 16, b"b" * 16], [b"1", b"22"], group)
     segment = records.Segment(value)
     assert segment.whole

@@ -1,4 +1,4 @@
-"""Every snapshot has `Walk.runs` and `segments`, whether its engine stores jobs together or row by row."""
+"""Every snapshot has `Walk.runs` and `segments`, with and without stored segments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_runs_are_the_rows_of_a_scan(tmp_path: Path, engine: str) -> None:
 
 
 def test_only_the_segments_know_their_types() -> None:
-    """Other code uses the contract of `storage.engine`: no check for a segmented reader, walk or transaction."""
+    """Other code uses the interface of `storage.engine`, and does not check for types of the segment layer."""
     checks = [
         str(path)
         for path in SOURCE.rglob("*.py")

@@ -1,4 +1,4 @@
-"""Who holds the writer's lock; and in a debug run, code that requires it fails where it runs without it."""
+"""The writer's lock: ownership, interrupts, and assertions in debug runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_lock_of_another_thread_does_not_count(engine: RocksEngine) -> None:
 
 @pytest.mark.parametrize("kind", ["rocksdb", "memory"])
 def test_the_last_holder_does_not_take_the_lock_from_the_next(kind: str, tmp_path: Path) -> None:
-    """The next has just taken it: it has had no time to say so."""
+    """The next thread has just taken the lock, before any record of it could be made."""
     store: RocksEngine | MemoryEngine = (
         RocksEngine(str(tmp_path / "data"), durability="os") if kind == "rocksdb" else MemoryEngine()
     )

@@ -23,7 +23,7 @@ from tenure.model.quota import Quota
 from tenure.model.request import JobImage, JobRequest, ReplayRequest
 from tenure.model.retry import Policy
 from tenure.model.schedule import ScheduleChange
-from tenure.queueing.outcomes import asked, asked_to_enqueue, asked_to_settle
+from tenure.queueing.outcomes import enqueue_digest, request_digest, settle_digest
 
 
 class RememberedVerbs:
@@ -40,7 +40,7 @@ class RememberedVerbs:
         self._request = request
 
     def _for(self, verb: str, *arguments: object) -> Backend:
-        return self._for_digest(asked(verb, *arguments))
+        return self._for_digest(request_digest(verb, *arguments))
 
     def _for_digest(self, arguments: bytes) -> Backend:
         """Return the backend on a core that remembers; `arguments` is a digest of the verb and its arguments."""
@@ -52,7 +52,7 @@ class RememberedVerbs:
         return found
 
     def enqueue(self, name: QueueName, jobs: Sequence[JobRequest]) -> list[Enqueued]:
-        return self._for_digest(asked_to_enqueue(name, jobs)).enqueue(name, jobs)
+        return self._for_digest(enqueue_digest(name, jobs)).enqueue(name, jobs)
 
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
@@ -71,7 +71,7 @@ class RememberedVerbs:
         return found
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
-        return self._for_digest(asked_to_settle(name, items)).settle(name, items)
+        return self._for_digest(settle_digest(name, items)).settle(name, items)
 
     def extend(self, name: QueueName, lease: bytes, lease_ms: int) -> Extended:
         return self._for("extend", name, lease, lease_ms).extend(name, lease, lease_ms)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -16,6 +14,7 @@ from tenure.cli.output import clean, plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, span
+from tenure.process import signals_handled
 
 if TYPE_CHECKING:
     from tenure.outbox import OutboxTable, Sent
@@ -160,15 +159,5 @@ def _say_sent(session: Session, sent: Sent) -> None:
 def _stopped_by_signals() -> Iterator[threading.Event]:
     """Yield an event that SIGTERM and SIGINT set; a second signal interrupts."""
     stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_handled(lambda number: stop.set(), interrupt_at_second=True):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

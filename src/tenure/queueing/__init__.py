@@ -1,1 +1,1 @@
-"""The queue, written once on the seam: each verb is one transaction of `core.Core.write`."""
+"""The queue's verbs, written once above the engine interface. Each is one transaction of `core.Core.write`."""

@@ -1,4 +1,4 @@
-"""Administration of jobs: replay, purge, discard, cancel, cleanup. Long verbs work in chunks, each one transaction."""
+"""Administration of jobs: replay, purge, discard, cancel, cleanup. Long verbs run in chunks of one transaction each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _REMOVED = Answer[tuple[int, bytes | None]](tuple[int, bytes | None])
 
 
 class _Chunk(msgspec.Struct, frozen=True, array_like=True):
-    """What one transaction of a replay did, and where the next goes on (None: it was the last)."""
+    """The result of one transaction of a replay, and the position of the next (None: it was the last)."""
 
     replayed: list[bytes]
     skipped: list[bytes]
@@ -51,12 +51,12 @@ _CHUNK = Answer[_Chunk](_Chunk)
 
 
 def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
-    """Dead jobs back to waiting: same id, the token goes on, attempts start again."""
+    """Make dead jobs wait again: with the same id, a growing token, and attempts counted from 0."""
     done: list[str] = []
     skipped: list[str] = []
     last_visible: int | None = None
     wanted = _wanted(request)
-    # What dies while we replay is not replayed again.
+    # A job that dies after this time is not replayed.
     start = core.write(lambda unit: unit.now, answer=NUMBER, step=b"begin")
     after: bytes | None = b""
     while after is not None and (request.limit is None or len(done) < request.limit):
@@ -64,7 +64,7 @@ def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progre
         def run(unit: UnitOfWork, at: bytes = after, before: int = len(done)) -> _Chunk:
             return _replay_chunk(core, unit, name, wanted, at, start, before)
 
-        # Chosen inside the transaction, so that a repeated request goes on from what was chosen the first time.
+        # Jobs are chosen inside the transaction, so that a repeated request continues after the jobs of the first.
         chunk = core.write(run, answer=_CHUNK, step=b"from" + after)
         after = chunk.after
         done.extend(job.hex() for job in chunk.replayed)
@@ -79,7 +79,7 @@ def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progre
 
 
 class _Wanted(NamedTuple):
-    """What a replay asks for: its ids each once, and the token each must still have (one that died again has another)."""
+    """A replay's request, its distinct ids, and the token each must still have (a job that died again has another)."""
 
     request: ReplayRequest
     ids: list[bytes]
@@ -95,7 +95,7 @@ def _wanted(request: ReplayRequest) -> _Wanted:
 def _replay_chunk(
     core: Core, unit: UnitOfWork, name: QueueName, wanted: _Wanted, at: bytes, start: int, before: int
 ) -> _Chunk:
-    """The next jobs after position `at`; `before` have been replayed so far."""
+    """Replay the next jobs after position `at`; `before` jobs have been replayed so far."""
     request = wanted.request
     queue = core.registry.find(unit.tx, name)
     if queue is None:
@@ -118,7 +118,7 @@ def _replay_chunk(
 def _candidates(
     reader: Reader, queue: RegisteredQueue, wanted: _Wanted, at: bytes, start: int, most: int
 ) -> tuple[list[bytes], bytes | None]:
-    """Up to `most` jobs that may fit, and the position after them."""
+    """Up to `most` jobs that may match the request, and the position after them."""
     request = wanted.request
     if request.ids is not None:
         place = int.from_bytes(at, "big")
@@ -148,7 +148,7 @@ def _fitting(reader: Reader, queue: RegisteredQueue, jobs: Sequence[bytes], want
 
 
 def _replay(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes], times: Sequence[int]) -> int | None:
-    """Make these dead jobs wait again, each from its time on; the last of those times."""
+    """Make these dead jobs wait until their times. Returns the last of those times."""
     tx, number = unit.tx, queue.number
     states = dict(_states(tx, queue, jobs))
     keys = free_keys(unit, queue, [job for job in jobs if states[job].flags & records.HAS_KEY])
@@ -184,6 +184,8 @@ def _replay(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes], tim
 
 
 def cancel(core: Core, name: QueueName, job: bytes) -> bool:
+    """Remove a job that is waiting, blocked or leased; False: there is none, or it has ended."""
+
     def run(unit: UnitOfWork) -> bool:
         tx = unit.tx
         queue = core.registry.find(tx, name)
@@ -203,13 +205,13 @@ def cancel(core: Core, name: QueueName, job: bytes) -> bool:
     return core.write(run, answer=YES_OR_NO)
 
 
-# ── removal of what was looked at ────────────────────────────────────────────────────────────────────────────────────
+# ── removal of listed jobs ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> list[bytes]:
-    """Remove those of these jobs that are still in that state, with that token.
+    """Remove the jobs that are still in that state with that token. Returns the removed jobs.
 
-    One transaction, or several where the engine keeps them small: then a repeat removes what is left.
+    One transaction, or several if the engine limits their size: a repeated request then removes the rest.
     """
     wanted = int(State.DONE if state == "done" else State.DEAD)
 
@@ -300,7 +302,7 @@ def _remove_range(
     progress: Progress | None,
     made_by_ms: int | None = None,
 ) -> int:
-    """Remove the jobs that index rows in these ranges point at, but none made after `made_by_ms`."""
+    """Remove the jobs of the index rows in these ranges, except those created after `made_by_ms`."""
     removed = 0
     for begin, end in ranges:
         while limit is None or removed < limit:
@@ -322,7 +324,7 @@ def _remove_range(
 def _remove_chunk(
     unit: UnitOfWork, queue: RegisteredQueue, space: Space, begin: bytes, end: bytes, want: int, made_by_ms: int | None
 ) -> tuple[int, bytes | None]:
-    """(how many were removed, where to go on; None at the end of the range)"""
+    """Remove up to `want` jobs. Returns how many, and the next position (None at the end of the range)."""
     want = unit.tx.at_most(want)
     keys = unit.tx.keys(space, begin, end, want)
     jobs = [key[-16:] for key in keys if made_by_ms is None or created_ms(key[-16:]) <= made_by_ms]
@@ -335,6 +337,6 @@ def _remove_chunk(
 
 
 def _states(reader: Reader, queue: RegisteredQueue, jobs: Sequence[bytes]) -> list[tuple[bytes, StateRecord]]:
-    """The states of those jobs that are there."""
+    """The states of the jobs that exist."""
     raws = reader.get_many(keyspace.STATE, [keyspace.of_queue(queue.number, job) for job in jobs])
     return [(job, records.decode_state(raw, job)) for job, raw in zip(jobs, raws, strict=True) if raw is not None]

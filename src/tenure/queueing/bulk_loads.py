@@ -1,15 +1,14 @@
-"""Bulk loads: jobs that come as sorted files, made by others, and are taken in whole (`storage.engine.Loader`).
+"""Bulk loads: jobs that come as sorted files, which the engine ingests (`storage.engine.Loader`).
 
-The files hold what is known before the load happens: the jobs, as rows with their `due`, or as segments. A job's state
-names its event, events stand in the journal in the order of commits, and no job is visible before its event: so
-`state`, `ready` and what segments need are made here, under the writer's lock, with the journal's rows, from a list of
-the jobs that comes with the files. So are the rows of `group_ready`; the groups get their counts and turns in the last
-transaction.
+The writer's files hold what does not depend on the load: the jobs, as rows with their `due`, or as segments. A job's
+state refers to its event, and the event's number is known only when the load commits. So `state`, `ready`,
+`group_ready` and the segments' state are made here, under the writer's lock, together with the rows of the journal,
+from a list of the jobs that comes with the files. The last transaction updates the counts and turns of groups.
 
     <data>/staging/<digest of the id>/<part>.<space>.sst    sorted files
-                                      <part>.rows           the jobs' keys, what they are like, their groups, and a CRC
+                                      <part>.rows           the jobs' keys, shapes and groups, and a CRC
 
-An id that was loaded or published before is not loaded again. An intent that is found on opening is finished first.
+A write id that was loaded or published before is not loaded again. A load that was interrupted is finished on opening.
 """
 
 from __future__ import annotations
@@ -37,40 +36,40 @@ from tenure.storage.engine import Loader, Row, Table, Transaction
 from tenure.storage.keyspace import Counter
 from tenure.storage.records import EVENTS_A_ROW, LoadedPart, LoadRecord, LoadShape
 
-#: Spaces that come as files; those of states are made here.
+#: Spaces that the writer may give as files.
 GIVEN = (keyspace.JOBS, keyspace.PAYLOAD, keyspace.READY, keyspace.DUE, keyspace.SEGMENTS)
 _WAITING = int(State.WAITING)
 _COUNT = Struct(">I")
 _KEY = Struct("20s")
 STAGING = "staging"
-#: Groups of one load: each is a row and a turn, or several, of the last transaction.
+#: The most groups of one load: each is at least a row and a turn of the last transaction.
 MAX_GROUPS = 100_000
 
 
 class StagedJobs(NamedTuple):
     """The jobs of a part, in the order of their keys."""
 
-    #: (how many, shape) of neighbours that are alike.
+    #: (count, shape) of neighbours that have the same shape.
     runs: list[tuple[int, LoadShape]]
-    #: Side by side.
+    #: The keys, joined.
     keys: bytes
-    #: The name of its group, of each job whose shape says that it has one.
+    #: The group's name of each job whose shape has the flag `HAS_GROUP`.
     groups: list[bytes]
 
     def packed(self, first: int, end: int) -> bytes:
-        """The keys of the jobs at these places."""
+        """The keys of the jobs at these indexes, joined."""
         return self.keys[first * _KEY.size : end * _KEY.size]
 
 
 class _Repeated(Exception):
-    """No error: it leaves a transaction that has nothing to do."""
+    """Leaves the transaction of a load that was done before. Not an error."""
 
     def __init__(self, state: WriteState) -> None:
         self.state = state
 
 
 def target(core: Core, name: QueueName) -> LoadTarget:
-    """The queue, made if it is not there."""
+    """What a writer of files needs to know of a queue, which is created if it does not exist."""
     _loader(core)
     queue = core.read(lambda reader: core.registry.find(reader, name))
     if queue is None:
@@ -80,6 +79,7 @@ def target(core: Core, name: QueueName) -> LoadTarget:
 
 
 def load(core: Core, request: LoadRequest) -> WriteState:
+    """Load the files of a request, once. Raises InvalidArgument, TooLarge, QueueFull, Corrupt, Unavailable."""
     loader = _loader(core)
     total = sum([part.rows for part in request.parts])
     if total > MAX_LOAD:
@@ -98,7 +98,7 @@ def load(core: Core, request: LoadRequest) -> WriteState:
 
 
 def roll_forward(core: Core) -> int:
-    """Finish the loads that were intended. Called on opening, before anyone is served; says how many there were."""
+    """Finish interrupted loads; returns how many. Called on opening, before any verb."""
     if core.engine.loader is None:
         return 0
     rows = core.read(lambda reader: reader.scan(keyspace.META, *keyspace.LOADS, 100))
@@ -132,17 +132,18 @@ class _Load:
         self.queues: dict[int, RegisteredQueue] = {}
         self._counts: dict[int, int] = {}
         self._priorities: dict[int, set[int]] = {}
-        #: (how many, the first moment) of the jobs of a group that wait, by (queue, group's name, tier).
+        #: By (queue, group's name, tier): how many jobs, and their earliest visibility time.
         self._groups: dict[tuple[int, bytes, int], tuple[int, int]] = {}
         #: The event that jobs of one shape share, by (queue, shape).
         self._templates: dict[tuple[int, LoadShape], bytes] = {}
         self._journal: list[bytes] = []
-        #: The journal row that is being filled: how many events, and their bytes.
+        #: The journal row that is being filled: the number of its events, and their bytes.
         self._filled = 0
         self._events: list[_AlikeEvents] = []
         self._number = self._commit = 0
 
     def intend(self, tx: Transaction) -> Sequence[Table]:
+        """Check the load, write the files that depend on it, and put the intent. Returns all files to ingest."""
         self._check_marker(staged_writes.find(tx, self._record.id))
         unit = UnitOfWork(tx, self._core, self._record.time_ms)
         self._now, self._number, self._commit = unit.now, unit.next_number, tx.next_append(keyspace.JOURNAL)
@@ -153,7 +154,7 @@ class _Load:
             jobs = read_rows(self._folder, part.name, part.rows)
             if keyspace.SEGMENTS in part.spaces and not again and not _apart_from_segments(tx, jobs):
                 raise Unavailable("the load's ids lie among those of other jobs: repeat the write, which makes others")
-            if keyspace.READY not in part.spaces:  # before, its maker said when its jobs are visible
+            if keyspace.READY not in part.spaces:  # else the writer's rows of `ready` fix the visibility times
                 visible = {shape: self._visible(shape) for shape in {shape for _, shape in jobs.runs}}
                 jobs = jobs._replace(runs=[(count, visible[shape]) for count, shape in jobs.runs])
             segments, ready, group_ready = _Segments(), list[bytes](), list[bytes]()
@@ -174,13 +175,14 @@ class _Load:
         return tables
 
     def finish(self, tx: Transaction) -> WriteState:
+        """Write counters, turns, journal and marker, and remove the intent."""
         unit = UnitOfWork(tx, self._core, self._now)
         for number, count in self._counts.items():
             unit.count(number, Counter.WAITING, count)
             unit.count(number, Counter.ENQUEUED, count)
             for priority in self._priorities[number]:
                 unit.in_use(number, priority)
-            # Jobs that come later may be among them: a claim that finds none yet says from when on there are some.
+            # Some of them may be scheduled: a claim that finds no job yet parks the queue until the first one's time.
             unit.has_work(self.queues[number], self._now)
         if self._groups:
             self._count_groups(unit)
@@ -195,7 +197,7 @@ class _Load:
         return staged_writes.put_new(unit, record.id, record.manifest, record.keep_ms, loaded=total)
 
     def _count_groups(self, unit: UnitOfWork) -> None:
-        """Give the groups of the load their counts and turns, and mark their queues as those that have groups."""
+        """Update the counts and turns of the load's groups, and mark their queues as grouped."""
         for number in {number for number, _, _ in self._groups}:
             self.queues[number] = groups.make_grouped(unit, self.queues[number])
         for (number, name, tier), (count, at_ms) in self._groups.items():
@@ -203,7 +205,7 @@ class _Load:
         unit.groups.finish()
 
     def _check_marker(self, found: WriteState | None) -> None:
-        """Raise _Repeated if the load happened before, InvalidArgument if its write is not as far."""
+        """Raise _Repeated if the load was done before, InvalidArgument if its chunk is not the write's next."""
         name, chunk = self._record.id, self._record.chunk
         if found is not None and (found.finished or (chunk is not None and chunk < found.chunk)):
             raise _Repeated(found)
@@ -232,17 +234,17 @@ class _Load:
                     raise QueueFull(str(queue.name), waiting, limit)
 
     def _written(self, part: LoadedPart, space: int, rows: Iterator[Row]) -> list[Table]:
-        """A file of these rows, if there are any."""
+        """Write a file of these rows, unless there are none."""
         first = next(rows, None)
         if first is None:
             return []
-        # A name of its own each time: the file of an earlier try may be the database's by now.
+        # A new name each time: the database may already own the file of an earlier try.
         path = str(self._folder / f"{part.name}.{keyspace.NAMES[space]}-{os.urandom(6).hex()}.sst")
         self._loader.write_table(path, chain([first], rows))
         return [Table(space, path)]
 
     def _visible(self, shape: LoadShape) -> LoadShape:
-        """Jobs are visible from now on at the earliest, though their files were made before."""
+        """The shape with a visibility time that is not before now: its files were made earlier."""
         return shape if shape.visible_at_ms >= self._now else shape._replace(visible_at_ms=self._now)
 
     def _states(
@@ -253,9 +255,9 @@ class _Load:
         ready: list[bytes],
         group_ready: list[bytes],
     ) -> Iterator[Row]:
-        """The part's rows of `state`, what its segments need, and the keys of its other jobs in `ready` and `group_ready`.
+        """Yield the part's rows of `state`; fill `segments`, and the keys of the other jobs in `ready`, `group_ready`.
 
-        Its events go to the journal, in rows of their own.
+        Adds the part's events to journal rows of their own.
         """
         queue, first = self.queues[part.queue], 0
         names = iter(jobs.groups)
@@ -283,17 +285,17 @@ class _Load:
         self._close_row()
 
     def _of_groups(self, queue: int, shape: LoadShape, keys: Sequence[bytes], names: Iterator[bytes]) -> list[bytes]:
-        """The keys in `group_ready` of jobs of one shape, whose groups are the next of `names`; counts their groups."""
+        """The keys in `group_ready` of jobs of one shape, whose groups are the next of `names`. Counts them."""
         tier, visible, counted = 9 - shape.priority, shape.visible_at_ms, self._groups
         made = []
-        for key, name in zip(keys, names, strict=False):  # the names go on with those of the next shape
+        for key, name in zip(keys, names, strict=False):  # `names` continues with those of the next shape
             count, first = counted.get((queue, name, tier), (0, visible))
             counted[queue, name, tier] = count + 1, min(first, visible)
             made.append(keyspace.group_ready(queue, groups.group_id(name), tier, visible, key[4:]))
         return made
 
     def _alike(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes], packed: bytes) -> Iterator[Row]:
-        """Jobs of one shape, in one journal row: two states differ in their event alone, two events in their job."""
+        """The states of jobs of one shape with events in one journal row: they differ only in their last event."""
         priority, flags, visible, attempts, due_at = shape
         head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
         head = head[: records.STATE_ALIKE]
@@ -301,7 +303,7 @@ class _Load:
         return zip(keys, states, strict=True)
 
     def _events_of(self, queue: RegisteredQueue, shape: LoadShape, packed: bytes) -> range:
-        """Add the events of jobs of one shape, whose keys are `packed`, to the journal row that is being filled.
+        """Add the events of jobs of one shape, whose joined keys are `packed`, to the journal row that is being filled.
 
         Returns their references.
         """
@@ -335,21 +337,21 @@ class _Load:
 
 
 class _AlikeEvents(NamedTuple):
-    """Events that differ in their job alone: one of them, whose job is zeros, and the ids of all jobs."""
+    """Events that differ only in their job: one event with zeros for its job, and the joined ids of all jobs."""
 
     event: bytes
     jobs: bytes
 
 
 class _Segments:
-    """Rows that a part's segments need besides their jobs."""
+    """The rows of `segment_state` and `segment_ready` of a part's segments."""
 
     def __init__(self) -> None:
         self.states: list[Row] = []
         self.marks: list[Row] = []
 
     def add(self, queue: int, shape: LoadShape, packed: bytes, first_event: int) -> None:
-        """A segment of the jobs whose keys are `packed`."""
+        """Add a segment of the jobs whose joined keys are `packed`."""
         first, last = packed[4 : _KEY.size], packed[4 - _KEY.size :]
         state = records.encode_segment_state(
             _WAITING, shape.priority, 0, shape.max_attempts, 0, shape.visible_at_ms, first_event, 0, first, NO_ID, NO_ID
@@ -360,7 +362,7 @@ class _Segments:
 
 
 def _apart_from_segments(tx: Transaction, jobs: StagedJobs) -> bool:
-    """Whether no segment of the store lies among these jobs. Segments must never overlap."""
+    """Whether no segment of the store overlaps these jobs. Segments must never overlap."""
     last = jobs.keys[-_KEY.size :]
     for key, raw in tx.scan(keyspace.SEGMENT_STATE, jobs.packed(0, 1), keyspace.LAST, 1):
         return key[:4] != last[:4] or records.decode_segment_state(raw).first_job > last[4:]
@@ -373,7 +375,7 @@ def _split(packed: bytes) -> list[bytes]:
 
 @lru_cache(EVENTS_A_ROW)
 def _ids(count: int) -> Struct:
-    """Takes the ids out of so many keys side by side."""
+    """Unpacks the ids of `count` joined keys."""
     return Struct("4x16s" * count)
 
 
@@ -389,11 +391,12 @@ def rows_path(folder: Path, part: str) -> Path:
 
 
 def encode_rows(runs: Sequence[tuple[int, LoadShape]], keys: bytes, groups: bytes = b"") -> bytes:
-    """The file of a part's jobs, but for the CRC that ends it: what they are like, their keys in order, their groups."""
+    """The file of a part's jobs without its final CRC: shapes, keys in order, groups."""
     return _COUNT.pack(len(runs)) + records.encode_load_runs(runs) + keys + groups
 
 
 def read_rows(folder: Path, part: str, count: int) -> StagedJobs:
+    """Read the file of a part's `count` jobs. Raises Corrupt."""
     path = rows_path(folder, part)
     try:
         raw = path.read_bytes()

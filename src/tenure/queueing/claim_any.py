@@ -1,10 +1,10 @@
-"""Claims from any queue: tenants take turns, then the queues of the tenant whose turn it is.
+"""Claims from any queue: tenants take turns, and the queues of each tenant take turns.
 
     tenants in turn ──▶ queues of each in turn ──▶ the first that can be claimed from
-                                                   on the way: empty ones lose their place, others wait for their moment
+                                                   before it: empty queues lose their place, others are parked
 
-Everything is read before a place is moved (`turns`). What is looked at in vain is bounded a transaction: past it the
-moves are committed, and the claim goes on.
+Everything is read before a place is moved (`turns`). One transaction moves a bounded number of places without finding a
+job; then it commits, and the claim continues in the next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tenure.storage import keyspace
 from tenure.storage.keyspace import Due
 from tenure.storage.records import TurnRecord
 
-#: Places that one transaction may move in vain.
+#: Places that one transaction may move without finding a job.
 _IN_VAIN = 500
 _JOBS_ONLY = Step(jobs_only=True, leases=None)
 _TURNS_DUE = keyspace.due_prefix(Due.TURN)
@@ -41,7 +41,7 @@ _TURNS_DUE = keyspace.due_prefix(Due.TURN)
 def claim_any(
     core: Core, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
 ) -> Leased | None:
-    """A lease over jobs of the queue whose turn it is, waiting for one if asked to."""
+    """A lease over jobs of the queue whose turn it is; waits up to `request.wait_ms` for one."""
     leased = _try(core, request, among)
     if leased is not None or not request.wait_ms:
         return leased
@@ -70,7 +70,7 @@ def _round(
 
 
 class _Steps(NamedTuple):
-    """How far a claim is, of which each step is a transaction of its own: its share of the sweep, and of queues to go on in."""
+    """The progress of a claim over several transactions: in taking over leases, and in each queue it has begun."""
 
     leases: Step = FIRST
     queues: Mapping[QueueName, Step] = MappingProxyType({})
@@ -86,11 +86,12 @@ class _Round:
         self._steps = steps
         self._until = keyspace.commit(unit.now + 1)
         self._identity: ClaimIdentity | None = None
-        #: Places as they were read, and as they are to be.
+        #: Places before and after.
         self._moves: list[tuple[Sub, TurnRecord, TurnRecord | None]] = []
         self._damaged: Corrupt | None = None
 
     def run(self) -> Leased | _Steps | None:
+        """A lease; the steps to continue with in another transaction; or None: no queue has a job."""
         core, unit = self._core, self._unit
         if self._request.id is not None:
             self._identity = claim.identity_of(self._request)
@@ -114,7 +115,7 @@ class _Round:
         return found
 
     def _served(self) -> Leased | _Steps | None:
-        """The jobs of the first queue in turn that has any for this claim."""
+        """Lease jobs of the first queue in turn that has some. Notes the moves of places; writes none of them."""
         for scope in self._tenants():
             tenant = turns.place(self._unit.tx, tenant_sub(scope))
             if tenant is None:
@@ -142,7 +143,7 @@ class _Round:
         return None
 
     def _tenants(self) -> Iterator[bytes]:
-        """Scopes of tenants that have a turn, in their order."""
+        """The scopes of tenants that have a turn, in order."""
         named = self._among.tenants
         if named is None:
             for _, scope in turns.InTurn(self._unit.tx, keyspace.TENANT_TURNS):
@@ -160,7 +161,7 @@ class _Round:
                 yield number, record
 
     def _look(self, name: QueueName, record: TurnRecord) -> tuple[Leased | _Steps | None, TurnRecord | None]:
-        """What the queue gives to this claim, if anything, and its place if it gives nothing."""
+        """The queue's jobs for this claim, if any, and the queue's new place if there are none."""
         core, unit, request = self._core, self._unit, self._request
         queue = core.registry.find(unit.tx, name)
         if queue is None:
@@ -173,7 +174,7 @@ class _Round:
                 opens = limits.opens_at(unit.tx, queue)
                 return None, turns.blocked(record) if opens is None else turns.parked(record, max(opens, unit.now + 1))
             request = msgspec.structs.replace(request, limit=room)
-        # Leases that have run out are this claim's own affair: `run` takes them over.
+        # `jobs_only`: `run` has taken over expired leases already.
         step = self._steps.queues.get(name, _JOBS_ONLY)
         try:
             found = claim.take(core, Grant(unit, queue, name, request, self._lease, self._identity), self._until, step)
@@ -185,12 +186,12 @@ class _Round:
         if found is not None and self._identity is not None:
             claim.note_any(unit, queue, self._identity)
         if found is None and unit.tx.writes:
-            return self._steps, record  # it cleared rows away: what is left there is for the next transaction to read
+            return self._steps, record  # it deleted rows: the next transaction reads the queue again
         if found is None:
             return None, self._later(queue, record)
         return found, record
 
     def _later(self, queue: RegisteredQueue, record: TurnRecord) -> TurnRecord | None:
-        """The place of a queue that has nothing ready: its next job's moment, or none."""
+        """The place of a queue without ready jobs: parked until its next job's time, or none."""
         due = claim.next_job(self._unit.tx, queue)
         return None if due is None else turns.parked(record, max(due, self._unit.now + 1))

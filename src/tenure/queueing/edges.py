@@ -1,15 +1,14 @@
-"""Which jobs wait for a job: the rows of `children`, which the end of a parent reads.
+"""Edges from parents to children: the rows of `children`, which are read when a parent ends.
 
     one parent, one child          a row of its own
-    many parents that were         one row for a hundred of them (a block): which of them the child still hears of, as a
-    enqueued together, one child   bit each. Their ids are evenly spaced, so the row names the last, and the space between.
+    many parents that were         one row for a hundred of them (a block), with a bit for each parent that is open. The
+    enqueued together, one child   ids are evenly spaced: the row has the last one and the stride.
 
-An edge, here, is 40 bytes: the parent and the child, each as `keyspace.of_queue` writes it. That is the key of its row,
-if it has one of its own.
+An edge is 40 bytes: the parent's and the child's key of `keyspace.of_queue`. That is the key of its row, if it has one
+of its own.
 
-Blocks of one queue do not overlap, except that they may be of the same jobs: a call cuts its jobs at the same places for
-every child, and makes no block where one lies already. So the first blocks at or after a job are the only ones that may
-have it.
+Blocks of one queue do not overlap, unless they cover exactly the same jobs: a call cuts its jobs at the same positions
+for every child, and makes no block where one exists. So only the first blocks at or after a job can contain it.
 """
 
 from __future__ import annotations
@@ -26,30 +25,29 @@ from tenure.storage.engine import Reader, Transaction
 from tenure.storage.keyspace import CHILDREN, child_block, split_child_block
 from tenure.storage.records import BlockRecord
 
-#: Jobs of a block, as many as most claims take; and how many parents of a child are worth one.
+#: The most jobs of a block; and the fewest parents of a child for which a block is made.
 BLOCK = 100
 _LEAST = 8
 #: Rows that one scan for the children of a parent reads.
 _LINKS = 1000
-#: Blocks that one scan reads: of a batch they lie side by side.
+#: Blocks that one scan reads: those of a batch are neighbours.
 _BLOCKS = 16
-#: Of a job, given by queue and id: the bytes that all ids of a block have in common, and where those begin that differ.
-#: Those of a millisecond lie together.
+#: Prefix lengths of a job's key of `of_queue`: shared by all jobs of a block, and by all jobs of one millisecond.
 _COMMON, _MILLISECOND = 13, 10
 _AFTER = b"\xff" * 35
 _from_bytes = int.from_bytes
 
 
 class Run:
-    """Jobs of one queue that a call makes, in their order: where their blocks are cut, and whether blocks may be made."""
+    """The jobs of one queue that a call enqueues, in order, and the blocks that they are cut into."""
 
     def __init__(self, reader: Reader, prefix: bytes, jobs: Sequence[bytes]) -> None:
-        """`prefix` is the queue, as every key begins with it."""
+        """`prefix`: the queue's number, with which every key begins."""
         self._reader, self.prefix, self._jobs = reader, prefix, jobs
         self._cuts: list[tuple[bytes, bytes, int, int]] | None = None
 
     def _blocks(self) -> list[tuple[bytes, bytes, int, int]]:
-        """Of each block its first and last job, the space between its jobs, and their number."""
+        """Each block's first and last job, its stride and its number of jobs."""
         if self._cuts is None:
             cuts = []
             for begin in range(0, len(self._jobs), BLOCK):
@@ -61,7 +59,7 @@ class Run:
         return self._cuts
 
     def _vacant(self, first: bytes, last: bytes) -> bool:
-        """Whether no block lies between these jobs. Another process may have drawn ids in the same millisecond."""
+        """Whether no block overlaps these jobs. Another process may have made ids in the same millisecond."""
         keys = self._reader.keys(CHILDREN, child_block(first), child_block(first[:_MILLISECOND] + _AFTER), 1)
         if not keys:
             return True
@@ -72,7 +70,7 @@ class Run:
             return False
 
     def join(self, tx: Transaction, parents: list[bytes], child: bytes) -> list[bytes]:
-        """Write blocks for those of these parents, sorted, that have one. Returns the others."""
+        """Write blocks for the parents, which are sorted, that fill one. Returns the others."""
         if len(parents) < _LEAST:
             return parents
         others: list[bytes] = []
@@ -85,14 +83,14 @@ class Run:
             others += parents[at:begin]
             at = end
             block = BlockRecord(records.V1, stride, count, 0)
-            whole = end - begin == count  # they are jobs of this call, so none but these lie there
+            whole = end - begin == count  # all are jobs of this call, so these are all jobs of the block
             members = (1 << count) - 1 if whole else _members(block, last, parents[begin:end])
             tx.put(CHILDREN, child_block(last) + child, records.encode_block(block._replace(members=members)))
         return others + parents[at:]
 
 
 def _stride(jobs: Sequence[bytes]) -> int:
-    """How far apart these ids are; 0: they are not evenly spaced."""
+    """The difference between two ids; 0: they are not evenly spaced."""
     lows = [_from_bytes(job[9:], "big") for job in jobs]
     stride = lows[1] - lows[0]
     even = stride > 0 and lows == list(range(lows[0], lows[-1] + 1, stride)) and jobs[0][:9] == jobs[-1][:9]
@@ -100,7 +98,7 @@ def _stride(jobs: Sequence[bytes]) -> int:
 
 
 def _members(block: BlockRecord, last: bytes, parents: Sequence[bytes]) -> int:
-    """A bit for each of these jobs, sorted, that has a place in the block, whether or not the block has it."""
+    """A bit for each of these jobs, which are sorted, that is one of the block's jobs, set in the block or not."""
     common, end = last[:_COMMON], _from_bytes(last[_COMMON:], "big")
     if parents[0][:_COMMON] != common or parents[-1][:_COMMON] != common:
         parents = [parent for parent in parents if parent[:_COMMON] == common]
@@ -112,7 +110,7 @@ def _members(block: BlockRecord, last: bytes, parents: Sequence[bytes]) -> int:
 
 
 class _Block:
-    """A block as it is stored; `members` may change."""
+    """A stored block; `members` may be changed."""
 
     __slots__ = ("child", "key", "last", "members", "record")
 
@@ -132,23 +130,23 @@ class _Block:
         return self.last[:_COMMON] + low.to_bytes(7, "big")
 
     def places_of(self, parents: Sequence[bytes]) -> int:
-        """A bit for each of these jobs, sorted, that it has."""
+        """A bit for each of these jobs, which are sorted, whose bit is set in the block."""
         return _members(self.record, self.last, parents) & self.members
 
     def jobs(self) -> list[bytes]:
-        """Those that it has, as `keyspace.of_queue` writes them."""
+        """The jobs whose bits are set, as keys of `keyspace.of_queue`."""
         return [self._job(place) for place in range(self.record.jobs) if self.members >> place & 1]
 
 
 def members(key: bytes, raw: bytes) -> list[bytes]:
-    """The parents that a block has. Raises Corrupt."""
+    """The parents whose bits are set in a block. Raises Corrupt."""
     return _Block(key, raw).jobs()
 
 
 def _blocks_near(reader: Reader, parents: Sequence[bytes]) -> Iterator[tuple[bytes, Sequence[bytes]]]:
-    """Keys of the blocks that may have some of these jobs, which are sorted; with each, those that it may have.
+    """Keys of the blocks that may contain some of these jobs, which are sorted; with each block, those jobs.
 
-    The scan takes no conflict: see `_own_rows`.
+    The scan adds no read conflict: see `_own_rows`.
     """
     at = 0
     while at < len(parents):
@@ -159,7 +157,7 @@ def _blocks_near(reader: Reader, parents: Sequence[bytes]) -> Iterator[tuple[byt
                 at = stop
                 last = key[4:24]
                 if at == len(parents) or last < parents[at]:
-                    break  # none of them before the next: look there
+                    break  # no job is in this block: scan again from the next job
                 stop = bisect_right(parents, last, at)
             yield key, parents[at:stop]
         else:
@@ -175,10 +173,11 @@ def _keys(reader: Reader, begin: bytes, end: bytes, limit: int) -> Iterator[byte
 
 
 def _own_rows(reader: Reader, parents: Collection[bytes]) -> list[bytes]:
-    """The rows of `children` that these parents have of their own; and some of others, that lie between.
+    """The rows of `children` of these parents that are not blocks; and perhaps rows of other parents between them.
 
     Most parents have one child, and parents that end together were enqueued together: one scan finds their rows.
-    No scan takes a conflict. Who adds a child writes its parent's state, which the end of the parent has read.
+    The scans add no read conflict: a transaction that adds a child writes its parent's state, which the transaction
+    that ends the parent has read.
     """
     if len(parents) > 1:
         limit = 2 * len(parents) + 20
@@ -189,12 +188,12 @@ def _own_rows(reader: Reader, parents: Collection[bytes]) -> list[bytes]:
 
 
 class Edges:
-    """The edges that a transaction reads and cuts: a block that several of its parents are in is written once."""
+    """The edges that a transaction reads and cuts. A block with several of its parents is written once."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._blocks: dict[bytes, _Block] = {}
-        #: Of edges that were read and are in a block: that block.
+        #: By edge: the block that contains it.
         self._block_of: dict[bytes, _Block] = {}
         self._cut: list[bytes] = []
 
@@ -233,7 +232,7 @@ class Edges:
         return found
 
     def cut(self, edge: bytes) -> None:
-        """One that was read here is no longer needed."""
+        """Remove an edge that was read here."""
         block = self._block_of.get(edge)
         if block is None:
             self._cut.append(edge)
@@ -264,10 +263,7 @@ class Edges:
 
 
 def joined(reader: Reader, parents: Sequence[bytes], child: bytes, without: bytes = b"") -> set[bytes]:
-    """Those of these parents whose end the child still hears of, or heard of while they are kept. Raises Corrupt.
-
-    The block `without` is not looked at.
-    """
+    """The parents that still have an edge to the child. The block `without` is left out. Raises Corrupt."""
     rows = reader.get_many(CHILDREN, [parent + child for parent in parents])
     found = {parent for parent, row in zip(parents, rows, strict=True) if row is not None}
     for key, near in _blocks_near(reader, sorted(parents)):
@@ -277,7 +273,7 @@ def joined(reader: Reader, parents: Sequence[bytes], child: bytes, without: byte
 
 
 def children_of(reader: Reader, parent: bytes, limit: int) -> list[bytes]:
-    """The first of the jobs that wait or waited for one."""
+    """Up to `limit` children of a parent. Raises Corrupt."""
     found = [edge[20:] for edge in reader.keys(CHILDREN, parent, parent + b"\xff" * 25, limit)]
     if len(found) < limit:
         for key, near in _blocks_near(reader, (parent,)):
@@ -290,12 +286,12 @@ def children_of(reader: Reader, parent: bytes, limit: int) -> list[bytes]:
 
 
 def may_be_in_block(parent: bytes, last: bytes) -> bool:
-    """Whether a job may be in a block with that last job."""
+    """Whether a block with that last job may contain the parent."""
     return parent[:_COMMON] == last[:_COMMON] and parent <= last
 
 
 def parents_by_children(reader: Reader, child: bytes) -> list[bytes]:
-    """The parents from which a row leads to this child: a look at all rows. A block that cannot be read is passed over."""
+    """The parents with an edge to this child, found by a scan of all rows. Unreadable blocks are skipped."""
     found: list[bytes] = []
     for key in _keys(reader, b"", keyspace.LAST, _LINKS):
         if key[-20:] != child:
@@ -309,7 +305,7 @@ def parents_by_children(reader: Reader, child: bytes) -> list[bytes]:
 
 
 def has_children(reader: Reader, parent: bytes) -> bool:
-    """Whether jobs wait or waited for one; a block that cannot be read, and may have it, says yes."""
+    """Whether a job has children; True if an unreadable block may contain it."""
     try:
         return bool(children_of(reader, parent, 1))
     except Corrupt:

@@ -1,4 +1,4 @@
-"""The store's epoch: how often it has been opened by a process that owned it. It is a part of every token (`model.tokens`)."""
+"""The store's epoch: how often it has been opened by an owning process. It is part of every token (`model.tokens`)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ _EPOCH = b"epoch"
 
 
 def begin_epoch(engine: Engine) -> int:
-    """Raise the epoch, and see it on disk. 0, without a write, where several processes write or nothing outlives this one.
+    """Raise the epoch, sync it, and return it. Returns 0 without a write if several processes write, or in memory.
 
-    A store that was never written to begins with 0. Raises Corrupt if the stored epoch is damaged: a guess might give
-    a token twice.
+    A new store begins with 0. Raises Corrupt if the stored epoch is damaged: with a guess, tokens might repeat.
     """
     if engine.traits.scope != "process" or engine.traits.durability == "memory":
         return 0
@@ -27,6 +26,6 @@ def _raise(tx: Transaction) -> int:
     if raw is not None:
         epoch = records.decode_struct(records.NumberRecord, raw, "the store's epoch").value + 1
     else:
-        epoch = int(tx.next_commit > 1)  # with a journal, it was written to by a release that had no epochs
+        epoch = int(tx.next_commit > 1)  # a store with a journal and no epoch was written by a release without epochs
     tx.put(keyspace.META, _EPOCH, records.encode_struct(records.NumberRecord(epoch)))
     return epoch

@@ -1,4 +1,4 @@
-"""Granting a claim: its jobs are leased, and the lease itself is written."""
+"""Grants a claim: leases its jobs, and writes the lease."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from tenure.storage.segments.stored import SegmentShare, StoredSegment
 T = TypeVar("T")
 _LEASED = int(State.LEASED)
 _LEASE_DUE = int(Due.LEASE)
-#: Instead of the event that made a job ready, where repair has left none: later than any.
+#: Used for a job without a last event (after a repair): later than every event.
 _NOT_TOLD = 1 << 80
 _WAITING_COUNT, _LEASED_COUNT = int(Counter.WAITING), int(Counter.LEASED)
 
 
 class ClaimIdentity(NamedTuple):
-    """Digests of a claim's id, and of what it asked for."""
+    """Digests of a claim's id and of its arguments."""
 
     key: bytes
     asked: bytes
 
 
 class Together(NamedTuple):
-    """Jobs that a claim takes, as they are stored together."""
+    """Jobs of segments that a claim takes."""
 
     shares: Sequence[SegmentShare]
-    #: How they are handed out: positions among the jobs of all shares, one share after another. None: in that order.
+    #: The order of delivery: indexes into the jobs of all shares, one share after another. None: in that order.
     order: Sequence[int] | None = None
 
     def in_turn(self, column: Sequence[T]) -> Sequence[T]:
@@ -61,11 +61,11 @@ class Together(NamedTuple):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """One lease, over the jobs that one transaction gives to it."""
+    """One lease, over the jobs that one transaction grants."""
 
     unit: UnitOfWork
     queue: RegisteredQueue
-    #: The caller's own object, by which it knows its deliveries again.
+    #: The caller's own object, so that its deliveries have the same one.
     name: QueueName
     request: ClaimRequest
     lease: bytes
@@ -118,7 +118,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         return Leased(name, lease, expires, deliveries)
 
     def segments(self, together: Together) -> Leased:
-        """Lease jobs that are stored together. Requires: their events fit one row of the journal."""
+        """Lease jobs that are stored in segments. Requires: their events fit into one journal row."""
         unit, queue, lease, expires = self.unit, self.queue, self.lease, self._expires()
         shares, in_turn = together.shares, together.in_turn
         ref = unit.begin_events(sum([share.taken for share in shares]))
@@ -161,7 +161,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         )
 
     def _put_lease(self, jobs: Sequence[bytes], tokens: Sequence[int], expires: int, newest: int) -> None:
-        """Write the lease over these jobs, of which `newest` is the last event that made one ready."""
+        """Write the lease over these jobs; `newest` is the latest of their last events."""
         unit, queue, lease, identity = self.unit, self.queue, self.lease, self.identity
         tx, count, number, at, now = unit.tx, len(jobs), queue.number, queue.prefix + lease, unit.now
         tx.answers_after = newest >> REF_BITS
@@ -183,7 +183,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         adds, waiting, leased = tx.adds, queue.counters[_WAITING_COUNT], queue.counters[_LEASED_COUNT]
         adds[waiting] = adds.get(waiting, 0) - count
         adds[leased] = adds.get(leased, 0) + count
-        # The waiter that leads the line plans for this lease's end too.
+        # Wake the first waiter in line, which computes the next due time again: this lease's end may be earlier.
         unit.woken.setdefault(self.name, 1)
 
 

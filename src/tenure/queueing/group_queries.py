@@ -1,4 +1,4 @@
-"""Looking at the groups of a queue. Nothing here writes."""
+"""Queries of the groups of a queue. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ID_BYTES = 16
 
 
 def list_groups(core: Core, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
-    """Groups that have jobs that wait or are leased, in no order that means anything, a page at a time."""
+    """A page of the groups that have waiting or leased jobs, in an arbitrary order. Raises InvalidArgument."""
     listed = f"{name.tenant}/{name.queue}/groups"
     with core.engine.snapshot((keyspace.QUEUES, GROUPS, GROUP_READY)) as reader:
         queue = core.registry.find(reader, name)
@@ -48,7 +48,7 @@ def _info(reader: Reader, queue: int, group: bytes, value: bytes, now_ms: int) -
 
 
 def _oldest(reader: Reader, queue: int, group: bytes, now_ms: int) -> int | None:
-    """Since when its oldest ready job has been ready. One look for each priority that it has jobs of, and one more."""
+    """When its oldest ready job became ready. Reads one key for each priority of its jobs, and one more."""
     oldest: int | None = None
     begin, end = keyspace.group_range(queue, group)
     while keys := reader.keys(GROUP_READY, begin, end, 1):

@@ -1,7 +1,7 @@
-"""`ack(then=…)`: the jobs that a delivery hands over to, enqueued in the transaction that settles it.
+"""`ack(then=…)`: enqueues follow-up jobs in the transaction that settles the delivery.
 
-The enqueue is the one of `queueing.enqueue`. Jobs of deliveries that are lost are left out, so the plan is made once it
-is known which deliveries hold.
+It uses the plan of `queueing.enqueue`, made after the proofs are checked: follow-up jobs of lost deliveries are left
+out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tenure.storage.records import HAS_CHILDREN, StateRecord
 def put_follow_ups(
     core: Core, unit: UnitOfWork, name: QueueName, held: Sequence[tuple[Settle, StateRecord]]
 ) -> list[tuple[Settle, StateRecord]]:
-    """Enqueue the jobs that these items, of the queue `name`, hand over to. Raises what `enqueue` raises.
+    """Enqueue the follow-up jobs of these items of the queue `name`. Raises the errors of `enqueue`.
 
-    Returns the items with the states that their settling goes on from: a job may have become a parent by it.
+    Returns the items with updated states: a settled job may have become a parent of its follow-up job.
     """
     jobs = [job for item, _ in held for job in item.then or ()]
     settled = {item.proof.job: item.verb for item, _ in held}

@@ -1,4 +1,4 @@
-"""What deliveries leave behind: the last error, progress, a result."""
+"""A job's notes: the last error, progress and result of its deliveries."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def read_notes(reader: Reader, queue: int, job: bytes, state: StateRecord) -> No
 
 
 def write_notes(tx: Transaction, queue: int, job: bytes, notes: Notes) -> int:
-    """Replace the notes; returns the flags to set in the job's state."""
+    """Replace the notes. Returns the flags to set in the job's state."""
     tx.put(keyspace.NOTES, keyspace.of_queue(queue, job), records.encode_struct(notes))
     return HAS_NOTES
 
 
 def put_result(tx: Transaction, queue: int, job: bytes, state: StateRecord, result: bytes) -> int:
-    """Keep a result beside the last error, a large one in parts; returns the flags to set."""
+    """Store a result beside the last error, a large one in parts. Returns the flags to set in the job's state."""
     before = read_notes(tx, queue, job, state)
     flags = put_parts(tx, queue, job, result)
     notes = Notes(before.error, before.progress, before.progress_note, result[:PART_BYTES], len(result))
@@ -32,7 +32,7 @@ def put_result(tx: Transaction, queue: int, job: bytes, state: StateRecord, resu
 
 
 def put_parts(tx: Transaction, queue: int, job: bytes, result: bytes) -> int:
-    """Write a large result's further parts; returns the flags to set."""
+    """Write a large result's further parts. Returns the flags to set in the job's state."""
     parts = records.split_parts(result, PART_BYTES) if len(result) > PART_BYTES else []
     for number, part in enumerate(parts, keyspace.RESULT_PARTS):
         tx.put(keyspace.PAYLOAD, keyspace.payload_part(queue, job, number), part)

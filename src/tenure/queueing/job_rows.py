@@ -1,4 +1,4 @@
-"""The rows of jobs, read and decoded: one row or many, damage being an answer for the job it befell."""
+"""Reads and decodes the rows of one or many jobs. A damaged row gives an error in its place."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def read_state(reader: Reader, prefix: bytes, job: bytes) -> StateRecord | Corru
 
 
 def read_states(reader: Reader, prefix: bytes, jobs: Sequence[bytes]) -> Sequence[StateRecord | Corrupt | None]:
-    """The states of these jobs of one queue, whose keys begin with `prefix`; None where there is none."""
+    """The states of jobs of one queue, whose keys begin with `prefix`; None for a job that does not exist."""
     if len(jobs) == 1:
         return (read_state(reader, prefix, jobs[0]),)
     return decode_states(get_each(reader, STATE, [prefix + job for job in jobs]), jobs)
 
 
 def read_ready(reader: Reader, prefix: bytes, keys: Sequence[bytes]) -> Iterable[JobRows]:
-    """The jobs that these ready rows of one queue point at. Their bodies have to be there."""
+    """The jobs of these ready rows of one queue. A missing row in `jobs` is damage."""
     if len(keys) == 1:
         job = keys[0][READY_JOB]
         state = read_state(reader, prefix, job)

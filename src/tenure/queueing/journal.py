@@ -1,4 +1,4 @@
-"""The journal: what happened, in order, kept for a week or as long as a setting says; the one source of history."""
+"""The journal of events, in order. It is kept for a week, or as long as a setting says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NEWEST_ROWS = 20
 
 
 def cursor(commit: int, index: int) -> str:
-    """A place in the journal: all of the rows before `commit`, and `index` events of it, have been read."""
+    """A position in the journal: the rows before `commit`, and `index` events of that row, have been read."""
     return base64.urlsafe_b64encode(_CURSOR.pack(1, commit, index)).decode().rstrip("=")
 
 
@@ -77,7 +77,7 @@ def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: st
 
 
 def _read(core: Core, fn: Callable[[Reader], T]) -> T:
-    """Read what is durable. Claims, which do not wait for that, are made so first: who made one finds its events."""
+    """Read durable events only. Sync first, since claims do not wait for it: a caller then finds its claim's events."""
     if core.engine.group_commit is not None and core.engine.durable() is not None:
         core.engine.group_commit.sync_now()
     return core.read(fn)
@@ -143,7 +143,7 @@ def newest(core: Core, limit: int) -> EventPage:
 
 
 def slice_of(core: Core, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
-    """Rows as they are stored, for readers that decode many at once."""
+    """Stored rows, for readers that decode many at once."""
     return _read(core, lambda reader: _slice(core, reader, begin, end, max_bytes))
 
 
@@ -173,29 +173,29 @@ def _slice(core: Core, reader: Reader, begin: int | None, end: int | None, max_b
 
 
 def name_store(core: Core) -> None:
-    """Give the store an id, once, when it is first opened; copies of it keep the id. Streams tell stores apart by it."""
+    """Give the store an id when it is first opened. Its copies share the id; streams tell stores apart by it."""
     if core.read(store_id):
         return
     made = records.encode_struct(records.StoreRecord(uuid.uuid4().hex))
 
     def run(unit: UnitOfWork) -> None:
-        if not store_id(unit.tx):  # another process was not quicker
+        if not store_id(unit.tx):  # another process may have been faster
             unit.tx.put(keyspace.META, _STORE, made)
 
     core.write(run)
 
 
 def store_id(reader: Reader) -> str:
-    """The store's id; empty if it has none that can be read."""
+    """The store's id; empty if it has none, or it is damaged."""
     raw = reader.get(keyspace.META, _STORE)
     try:
         return "" if raw is None else records.decode_struct(records.StoreRecord, raw, "the store's id").id
     except Corrupt:
-        return ""  # `check` tells; a stream goes on without comparing
+        return ""  # `check` reports it; a stream continues without the comparison
 
 
 def bounds(reader: Reader, *, snapshot: bool = False) -> tuple[int, int]:
-    """The first and last row kept; (1, 0) for an empty journal. `snapshot`: without conflict with those who append."""
+    """The first and last stored row; (1, 0) for an empty journal. `snapshot`: add no read conflict with appends."""
     first = reader.keys(keyspace.JOURNAL, b"", keyspace.LAST, 1)
     if not first:
         return 1, 0
@@ -210,7 +210,7 @@ def _shown(core: Core, reader: Reader, row: JournalRow, commit: int, index: int,
 
 
 def shown(row: JournalRow, commit: int, index: int, event: EventRecord, name: QueueName) -> Event:
-    """A stored event in users' words."""
+    """The public form of a stored event."""
     position = EventPosition(commit, index, row.header.first_number + index, row.header.time_ms)
     return public_event(event, position, name, row.text(event))
 
@@ -219,7 +219,7 @@ def shown(row: JournalRow, commit: int, index: int, event: EventRecord, name: Qu
 
 
 def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
-    """A job's events, oldest first. Of a job that is there, by walking back from its last; of one that is gone, by a search."""
+    """A job's events, oldest first: by the links back from its last event, which is searched if the job is gone."""
 
     def run(reader: Reader) -> tuple[int, int] | None:
         queue = core.registry.find(reader, name)
@@ -231,7 +231,7 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
     found = core.read(run)
     if found is None or job == NO_ID:
         return []
-    # A search may be long, and even a walk need not hold up writers.
+    # On a snapshot: a search may be long, and must not block writers.
     with core.engine.snapshot((keyspace.JOURNAL,)) as journal:
         last = found[1] or _last_event_of(journal, found[0], job)
         return [] if last is None else _walk(journal, name, last)
@@ -243,7 +243,7 @@ def _walk(reader: Reader, name: QueueName, ref: int) -> list[Event]:
     while ref:
         commit, index = records.split_ref(ref)
         if commit < oldest:
-            break  # trimmed: the rest of the story is no longer kept
+            break  # earlier events were trimmed
         raw = reader.get(keyspace.JOURNAL, keyspace.commit(commit))
         if raw is None:
             raise Corrupt(f"journal row {commit} is missing")
@@ -257,7 +257,7 @@ def _walk(reader: Reader, name: QueueName, ref: int) -> list[Event]:
 
 
 def _last_event_of(reader: Reader, queue: int, job: bytes) -> int | None:
-    """The event that ended a job which is gone: searched from the time its id was made."""
+    """The event that ended a job that is gone, searched from the time in its id."""
     created = int.from_bytes(job[:6], "big")
     oldest, newest = bounds(reader)
     start = first_at(reader, created, oldest, newest)
@@ -298,12 +298,12 @@ def first_at(reader: Reader, time_ms: int, oldest: int, newest: int) -> int:
 
 
 def trim(core: Core) -> tuple[int, bool]:
-    """Delete rows past their retention that every registered consumer has read; (how many, whether there are more)."""
+    """Delete rows past their retention that every consumer has read. Returns how many, and whether there are more."""
     now = core.time.now_ms()
     try:
         cut = core.read(lambda reader: _cut(reader, now - core.journal_kept_ms))
     except Corrupt:
-        return 0, False  # kept longer than it must be; `check` tells what is wrong with it
+        return 0, False  # nothing is deleted; `check` reports the damage
     if cut is None:
         return 0, False
 
@@ -320,12 +320,12 @@ def trim(core: Core) -> tuple[int, bool]:
 
 
 def _cut(reader: Reader, before_ms: int) -> tuple[int, int] | None:
-    """Rows [first, end) may go; None if there are none."""
+    """The rows [first, end) that may be deleted; None if there are none."""
     first = reader.scan(keyspace.JOURNAL, b"", keyspace.LAST, 1)
     if not first or records.decode_journal_header(first[0][1]).time_ms >= before_ms:
         return None
     oldest, newest = bounds(reader, snapshot=True)
-    # The last row always stays: the next one's number follows from it.
+    # The last row is never deleted: the next row's number follows from it.
     end = min(
         first_at(reader, before_ms, oldest, newest), newest, *[c.commit for _, c in consumers(reader)] or [newest]
     )
@@ -344,7 +344,7 @@ def consumers(reader: Reader) -> list[tuple[str, records.ConsumerRecord]]:
 
 
 def _register(core: Core, consumer: str, start: tuple[int, int] | None) -> None:
-    """Remember how far a consumer has read: nothing from there on is trimmed."""
+    """Store a consumer's position: rows from there on are not trimmed. Raises JournalTrimmed."""
 
     def run(unit: UnitOfWork) -> None:
         oldest, _ = bounds(unit.tx, snapshot=True)

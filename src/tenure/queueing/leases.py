@@ -1,7 +1,7 @@
-"""Leases as they are kept: what one still holds, and how its row shrinks as jobs leave it.
+"""The rows of leases: which jobs a lease holds, and its update when jobs leave it.
 
-A lease's row is fixed-width and its jobs are written once, so settling one job of a thousand costs what settling one
-of one does. The row goes with its last job.
+A lease's row has a fixed width, and the list of its jobs is written once. So settling one job of a thousand costs as
+much as settling the only job of a lease. The row is deleted with its last job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tenure.storage.records import JobRecord, LeaseRecord, StateRecord, decode_l
 
 _LEASED = int(State.LEASED)
 _LEASE_DUE = int(Due.LEASE)
-#: How long a claim made with an id is remembered after its lease ends.
+#: How long the row of a claim made with an id is kept after its lease ends.
 CLAIM_MEMORY_MS = 86_400_000
 
 
@@ -27,7 +27,7 @@ def read_lease(reader: Reader, queue: int, lease: bytes) -> LeaseRecord | None:
 
 
 class Held(NamedTuple):
-    """What a lease still holds; `damaged` counts jobs of which that cannot be told."""
+    """The jobs that a lease still holds; `damaged` counts jobs whose state cannot be read."""
 
     jobs: list[tuple[bytes, StateRecord]]
     damaged: int
@@ -52,7 +52,7 @@ def held_jobs(reader: Reader, queue: int, lease: bytes) -> Held:
 
 
 def given_jobs(reader: Reader, queue: int, lease: bytes) -> list[tuple[bytes, int, bytes | Corrupt | None]]:
-    """Everything a lease was given: job, token, and the job's state as stored now."""
+    """All jobs that a lease was granted for: job, token, and the job's stored state now. Raises Corrupt."""
     raw = reader.get(keyspace.LEASE_JOBS, keyspace.of_queue(queue, lease))
     if raw is None:
         raise Corrupt(f"the jobs of lease {lease.hex()} are missing")
@@ -62,13 +62,13 @@ def given_jobs(reader: Reader, queue: int, lease: bytes) -> list[tuple[bytes, in
 
 
 def lost_jobs(reader: Reader, queue: int, lease: bytes) -> list[bytes]:
-    """Jobs that were cancelled under the lease's holder."""
+    """The lease's jobs that were cancelled while it held them."""
     keys = reader.keys(keyspace.LEASE_JOBS, *keyspace.lost_range(queue, lease), 1 << 20)
     return [key[20:] for key in keys]
 
 
 def close_jobs(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord, closed: int, lost: bytes = b"") -> None:
-    """`closed` more jobs have left the lease; `lost` names one that did so against its holder's will."""
+    """Count `closed` jobs that leave the lease; `lost` is one that was removed while the lease held it."""
     _, _, _, _, still_open, _, _, _ = record
     if still_open <= closed:
         end_lease(tx, queue, lease, record)
@@ -88,7 +88,7 @@ def end_lease(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord) ->
 
 
 def whole_payload(reader: Reader, queue: int, job: bytes, record: JobRecord) -> bytes:
-    """The payload of a job, its further parts included."""
+    """The payload of a job with its further parts. Raises Corrupt."""
     if not record.parts:
         return record.payload
     keys = [keyspace.payload_part(queue, job, part) for part in range(1, record.parts + 1)]

@@ -1,8 +1,7 @@
-"""A queue's limits on what is handed out: how many jobs are held at once (`max_leased`), and how many a second
-(`rate`).
+"""A queue's limits on claims: the number of leased jobs (`max_leased`), and the rate of claimed jobs (`rate`).
 
-Both are decided inside the claim's own transaction, from the queue's counter and its bucket, so that they hold for all
-workers of all processes together. Queues without limits read nothing of this.
+Both are checked inside the claim's transaction, against the queue's counter and its bucket, so that they hold over all
+workers of all processes. Claims from queues without limits do not read them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tenure.storage.keyspace import Counter, Limit
 
 
 def room(reader: Reader, queue: RegisteredQueue, now_ms: int, wanted: int) -> int:
-    """How many jobs a claim may take now, of those it wants."""
+    """How many of `wanted` jobs a claim may take now."""
     if queue.policy.max_leased is not None:
         wanted = min(wanted, _slots(reader, queue))
     if queue.rate is not None and wanted > 0:
@@ -24,14 +23,14 @@ def room(reader: Reader, queue: RegisteredQueue, now_ms: int, wanted: int) -> in
 
 
 def opens_at(reader: Reader, queue: RegisteredQueue) -> int | None:
-    """From when on a claim may take a job (maybe in the past); None: not before one that is held is let go."""
+    """When a claim may take a job (perhaps in the past); None: not before a leased job is settled."""
     if queue.policy.max_leased is not None and _slots(reader, queue) <= 0:
         return None
     return 0 if queue.rate is None else queue.rate.free_at_ms(_full_at(reader, queue))
 
 
 def take(unit: UnitOfWork, queue: RegisteredQueue, count: int) -> None:
-    """A claim takes so many. Once a transaction: it reads what it writes."""
+    """Take `count` jobs from the rate's bucket. At most once in a transaction: it reads the row that it writes."""
     if queue.rate is not None:
         full = queue.rate.take(_full_at(unit.tx, queue), unit.now, count)
         unit.tx.put(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number), records.encode_bucket(full))

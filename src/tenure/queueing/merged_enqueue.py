@@ -1,9 +1,9 @@
-"""Several requests that enqueue plain jobs into one queue: one transaction, an outcome for each.
+"""Enqueues the plain jobs of several requests into one queue: one transaction, an outcome for each request.
 
-A server whose callers wait on their sockets has such requests at hand together. Plain jobs read nothing that another of
-them writes, so their plan is that of one batch (`enqueue.planned`), and each request's outcome is stored beside it. If the
-batch is refused (the queue is full, a quota is used up) or one of the requests was seen before, nothing is written, and the
-caller carries out each alone: none is refused because of another.
+A server often has several such requests at the same time. The plan of a plain job reads no row that another one writes,
+so they are one batch (`enqueue.planned`), and each request's outcome is stored with it. If the batch is refused (the
+queue is full, a quota is used up) or one of the requests is a repeat, nothing is written, and the caller runs each
+request alone: none is refused because of another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tenure.model.names import QueueName
 from tenure.model.request import PlainRequests, RequestedJobs, all_plain, payloads_of
 from tenure.queueing.core import Core
 from tenure.queueing.enqueue import planned
-from tenure.queueing.outcomes import ENQUEUED, asked_to_enqueue, keep_outcome
+from tenure.queueing.outcomes import ENQUEUED, enqueue_digest, keep_outcome
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace
 
@@ -26,12 +26,12 @@ class _SeenBefore(Exception):
 
 
 def enqueue_merged(core: Core, name: QueueName, requests: Sequence[RequestedJobs]) -> list[list[Enqueued]] | None:
-    """The jobs of each request. None: they cannot be one transaction, and nothing was done."""
+    """The enqueued jobs of each request. None: they cannot share a transaction, and nothing was written."""
     ids = [keyspace.digest(request.id) for request in requests]
     if len(set(ids)) < len(ids) or core.traits.cuts_batches or not all(all_plain(one.jobs) for one in requests):
         return None
     payloads = [payload for request in requests for payload in payloads_of(request.jobs)]
-    arguments = [asked_to_enqueue(name, request.jobs) for request in requests]
+    arguments = [enqueue_digest(name, request.jobs) for request in requests]
 
     def run(unit: UnitOfWork) -> list[list[Enqueued]]:
         if any(unit.tx.get_many(keyspace.REQUESTS, [keyspace.request(key, 0) for key in ids])):

@@ -1,11 +1,11 @@
-"""Requests that take effect once: a verb's outcome is stored under the request's id, in the same commit as its effect.
+"""Idempotent requests: a verb's outcome is stored under the request's id, in the same commit as its effect.
 
 A caller that lost the reply repeats the request with the same id, and gets the first outcome: a result, or an error of
-`failure.ANSWERS`. A verb that works in chunks stores one outcome a chunk, and each chunk follows from the outcome of
-the one before it: repeated, the verb goes on where it was cut off.
+`failure.ANSWERS`. A verb that works in chunks stores an outcome for each chunk, and each chunk depends on the outcome
+of the one before it: a repeated verb continues where it was interrupted.
 
-An error is stored by a transaction of its own, since the one that raised it wrote nothing. The outcome that is stored
-first is the answer to all repeats.
+An error is stored by a transaction of its own, since the one that raised it wrote nothing. All repeats get the outcome
+that was stored first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tenure.storage.keyspace import Due
 from tenure.storage.records import RequestRecord
 
 T = TypeVar("T")
-#: How long a request's outcome is kept. A caller that asks again later than this may act twice.
+#: How long a request's outcome is kept. A repeat after this time may take effect again.
 REQUEST_MEMORY_MS = 600_000
 
 
@@ -53,7 +53,7 @@ _decode_failure = msgspec.msgpack.Decoder(Failure).decode
 
 
 class Answer(Generic[T]):
-    """How a verb's result is kept: as MessagePack, read again as the type given."""
+    """The codec of a verb's result: MessagePack, decoded as the given type."""
 
     def __init__(self, kind: Any) -> None:
         self._decode = msgspec.msgpack.Decoder(kind, dec_hook=_from_plain).decode
@@ -67,7 +67,7 @@ class Answer(Generic[T]):
 
 
 class _EnqueuedJobs(Answer[list[Enqueued]]):
-    """Ids as bytes, each with whether it was there before: a batch of thousands is kept, so it is kept small."""
+    """Compact codec for batches of thousands: each job's id and a byte for `duplicate`."""
 
     def __init__(self) -> None:
         super().__init__(bytes)
@@ -86,32 +86,32 @@ YES_OR_NO = Answer[bool](bool)
 NOTHING = Answer[None](None)
 
 
-def asked(verb: str, *arguments: object) -> bytes:
-    """Stands for a verb and its arguments."""
+def request_digest(verb: str, *arguments: object) -> bytes:
+    """A digest of a verb and its arguments."""
     return keyspace.digest(_encode((verb, arguments)))
 
 
-def asked_to_enqueue(name: QueueName, jobs: Sequence[JobRequest]) -> bytes:
-    """As `asked`, of jobs that are mostly nothing but their payloads: those are told by them alone."""
-    return asked("enqueue", name, payloads_of(jobs) if all_plain(jobs) else jobs)
+def enqueue_digest(name: QueueName, jobs: Sequence[JobRequest]) -> bytes:
+    """As `request_digest`; plain jobs are represented by their payloads, which is faster."""
+    return request_digest("enqueue", name, payloads_of(jobs) if all_plain(jobs) else jobs)
 
 
-def asked_to_settle(name: QueueName, items: Sequence[Settle]) -> bytes:
-    """As `asked`, of a batch that is mostly of one verb and one lease, with nothing said: by its jobs alone."""
+def settle_digest(name: QueueName, items: Sequence[Settle]) -> bytes:
+    """As `request_digest`; items of one verb and one lease without other arguments are represented by their jobs."""
     same = alike(items)
     if same is None:
-        return asked("settle", name, items)
-    return asked("settle", name, same.verb, same.lease, b"".join(same.jobs), same.tokens)
+        return request_digest("settle", name, items)
+    return request_digest("settle", name, same.verb, same.lease, b"".join(same.jobs), same.tokens)
 
 
-# ── the core that remembers ──────────────────────────────────────────────────────────────────────────────────────────
+# ── the core that stores outcomes ────────────────────────────────────────────────────────────────────────────────────
 
 
 class RememberingCore(Core):
-    """A core whose transactions are those of one request: each is done once, and remembered."""
+    """A core for one request: each of its transactions takes effect once, and its outcome is stored."""
 
     def __init__(self, core: Core, request: bytes, arguments: bytes) -> None:
-        # Everything is the other core's: nothing is made here, and its `tail` is never ours to move.
+        # All parts are the other core's. It alone runs transactions, and so it alone updates `journal_end`.
         self.engine, self.clock, self.time, self.ids = core.engine, core.clock, core.time, core.ids
         self.registry, self.waiters, self.priorities, self.only_writer = (
             core.registry, core.waiters, core.priorities, core.only_writer,
@@ -172,19 +172,19 @@ class RememberingCore(Core):
 
 
 def keep_outcome(unit: UnitOfWork, key: bytes, arguments: bytes, failed: bool, answer: bytes) -> None:
-    """Remember what a request came to. `arguments` is a digest of what it asked for."""
+    """Store the outcome of a request. `arguments`: the digest of its verb and arguments."""
     until = unit.now + REQUEST_MEMORY_MS
     row, parts = records.encode_request(until, arguments, failed, answer)
     tx = unit.tx
     tx.put(keyspace.REQUESTS, keyspace.request(key, 0), row)
     if parts:
         tx.put_many(keyspace.REQUESTS, [(keyspace.request(key, part), v) for part, v in enumerate(parts, 1)])
-    # Where others name their queue, a request says how many parts it has: the sweeper need not read it.
+    # The due row has the number of parts in the place of a queue: the sweeper need not read the outcome.
     tx.put(keyspace.DUE, keyspace.due(Due.REQUEST, until, len(parts), key), b"")
 
 
 def read_outcome(reader: Reader, key: bytes) -> RequestRecord | None:
-    """A request's outcome, its answer whole."""
+    """A request's outcome with all parts of its answer; None: it has none. Raises Corrupt."""
     raw = reader.get(keyspace.REQUESTS, keyspace.request(key, 0))
     if raw is None:
         return None

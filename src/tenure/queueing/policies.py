@@ -1,4 +1,4 @@
-"""A queue's own settings: its policy, and whether it is paused."""
+"""A queue's settings: its policy, and whether it is paused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
-    """Give queues their policies in one transaction; those that are not there are made."""
+    """Set the policies of queues in one transaction, and create queues that do not exist."""
     core.write(lambda unit: put(core, unit, policies), answer=NOTHING)
 
 
@@ -36,7 +36,7 @@ def put(core: Core, unit: UnitOfWork, policies: Mapping[QueueName, Policy]) -> N
             saved = unit.save_queue(queue.record(policy=policy))
             unit.event(Change.QUEUE_CONFIGURED, queue.number, text=_encode(policy))
             if queue.rate is not None and queue.rate != policy.rate:
-                # Kept by another measure, what was taken of it says nothing: it starts full.
+                # The bucket's number depends on the old rate: the new one starts full.
                 unit.tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
             if queue.grouped and (queue.policy.group, queue.policy.groups) != (policy.group, policy.groups):
                 groups.policy_changed(unit, saved)

@@ -1,7 +1,7 @@
-"""Which priorities of a queue have ever had a job, so that a claim need not look at all ten.
+"""Caches which priorities of a queue have had a job, so that a claim need not scan all ten.
 
-Only for an engine with one writer, which sees every job come; under the writer's lock. Learnt by one look at the
-queue after opening, never stored, and never forgotten while the store is open.
+Only for an engine with one writer, which sees every enqueue. It is read from the queue's index on first use, kept in
+memory, and only grows. Requires for every call: the writer's lock is held.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _grouped(queue: int, priority: int) -> tuple[bytes, bytes]:
 class Priorities:
     def __init__(self, *, known: bool) -> None:
         self._known = known
-        #: By queue: the priorities that have had a job. Missing: not learnt yet.
+        #: By queue: the priorities that have had a job. Missing: not read yet.
         self.used: dict[int, set[int]] = {}
         self._prefixes: dict[int, tuple[bytes, ...]] = {}
 
     def of(self, reader: Reader, queue: RegisteredQueue) -> tuple[bytes, ...]:
-        """Where ready rows of this queue may be, highest priority first."""
+        """The prefixes of this queue's ready rows, highest priority first."""
         if not self._known:
             return queue.tiers
         prefixes = self._prefixes.get(queue.number)
@@ -39,7 +39,7 @@ class Priorities:
         return prefixes
 
     def add(self, queue: int, priority: int) -> None:
-        """A job of this priority is being written. Requires: the queue's priorities are known."""
+        """Add the priority of a job that is written. Requires: the queue's priorities were read."""
         self._use(queue, self.used[queue] | {priority})
 
     def _use(self, queue: int, priorities: set[int]) -> tuple[bytes, ...]:

@@ -1,4 +1,4 @@
-"""Looking: jobs, lists, counts, what is coming. Nothing here writes."""
+"""Queries of one queue: jobs, lists, counts. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tenure.storage.engine import Reader, iterate_keys
 from tenure.storage.keyspace import Counter
 from tenure.storage.records import HAS_PARENTS, HAS_STEPS, ON_PARENT_DEAD, StateRecord
 
-#: Payloads and results of one answer: past it, a list goes on with its cursor.
+#: The most bytes of payloads and results in one answer; a list continues with its cursor.
 ANSWER_BYTES = 16 * 1024**2
-#: Ready rows that `counts` looks at before it says "at least".
+#: Ready rows that `counts` reads before it answers "at least".
 COUNT_SCAN = 10_000
-#: Of each kind, ready and scheduled, so many are looked at before more are.
+#: `counts` first reads so many ready and so many scheduled rows, then up to `COUNT_SCAN`.
 _FEW = 64
-#: The spaces that a job is shown from.
+#: The spaces that `read_job` reads.
 SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
     keyspace.DEAD, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.BLOCKED, keyspace.PARENTS,
@@ -50,7 +50,7 @@ def get(core: Core, name: QueueName, job: bytes) -> Job | None:
 
 
 def holder(core: Core, name: QueueName, key: str) -> bytes | None:
-    """The job that holds an idempotency key."""
+    """The job that holds an idempotency key; None: no job does."""
     hashed = keyspace.digest(key.encode())
 
     def run(reader: Reader) -> bytes | None:
@@ -64,12 +64,13 @@ def holder(core: Core, name: QueueName, key: str) -> bytes | None:
 
 
 def read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) -> Job | None:
+    """The public view of a job; None: there is none. Raises Corrupt, with the job's id."""
     try:
         return _read_job(core, reader, queue, job)
     except Corrupt as exc:
         if exc.job_id is not None:
             raise
-        raise Corrupt(exc.detail, job.hex(), exc.key) from exc  # the engine knows bytes, not jobs
+        raise Corrupt(exc.detail, job.hex(), exc.key) from exc  # errors of the engine have no job id
 
 
 def _read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) -> Job | None:
@@ -126,7 +127,7 @@ def _on_parent_dead(reader: Reader, at: bytes) -> OnParentDead | None:
 
 
 def _waited_for(reader: Reader, queue: int, job: bytes, state: StateRecord) -> str | None:
-    """The signal that a waiting job waits for; a delivery since then waits for it no longer."""
+    """The signal that a waiting job waits for; None if a later delivery ended the wait."""
     if state.state != State.WAITING or not state.flags & HAS_STEPS:
         return None
     head = read_head(reader, queue, job)
@@ -155,7 +156,7 @@ def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | 
 
 
 def _how_it_ended(core: Core, last: Job, job: bytes, seen_from: int) -> Job:
-    """A job that is gone was done and not kept, or removed: its last event, since we last saw it, tells which."""
+    """The final view of a job that is gone: done without retention, or removed, by its last event since `seen_from`."""
     state, ended = "removed", core.time.now_ms()
     with core.engine.snapshot((keyspace.JOURNAL,)) as reader:
         oldest, newest = journal.bounds(reader)
@@ -168,7 +169,7 @@ def _how_it_ended(core: Core, last: Job, job: bytes, seen_from: int) -> Job:
 
 
 def parents(core: Core, name: QueueName, job: bytes, begin: int, limit: int) -> list[ParentResult]:
-    """What became of the jobs that it waits for, from a place on; about `ANSWER_BYTES` at most."""
+    """The states and results of a job's parents, from index `begin` on; up to about `ANSWER_BYTES`."""
     with core.engine.snapshot(SHOWN_SPACES) as reader:
         queue = core.registry.find(reader, name)
         found: list[ParentResult] = []
@@ -184,14 +185,14 @@ def parents(core: Core, name: QueueName, job: bytes, begin: int, limit: int) -> 
 def _parent_result(core: Core, reader: Reader, number: int, job: bytes) -> ParentResult:
     queue = core.registry.by_number(reader, number)
     raw = reader.get(keyspace.STATE, keyspace.of_queue(number, job))
-    told = "" if queue is None else queue.name.queue
+    name = "" if queue is None else queue.name.queue
     if raw is None:
-        return ParentResult(id=job.hex(), queue=told, state="gone")
+        return ParentResult(id=job.hex(), queue=name, state="gone")
     state = records.decode_state(raw, job)
     notes = read_notes(reader, number, job, state)
     return ParentResult(
         id=job.hex(),
-        queue=told,
+        queue=name,
         state=shown(State(state.state), state.visible_at_ms, core.time.now_ms()),
         result=whole_result(reader, number, job, notes),
         error=notes.error,
@@ -199,7 +200,7 @@ def _parent_result(core: Core, reader: Reader, number: int, job: bytes) -> Paren
 
 
 def children(core: Core, name: QueueName, job: bytes, limit: int) -> list[ChildJob]:
-    """The first of the jobs that wait or waited for it, in no order that means anything."""
+    """Up to `limit` children of a job, in an arbitrary order."""
     with core.engine.snapshot(SHOWN_SPACES) as reader:
         queue = core.registry.find(reader, name)
         if queue is None:
@@ -211,11 +212,11 @@ def children(core: Core, name: QueueName, job: bytes, limit: int) -> list[ChildJ
 def _child_job(core: Core, reader: Reader, number: int, job: bytes) -> ChildJob:
     queue = core.registry.by_number(reader, number)
     raw = reader.get(keyspace.STATE, keyspace.of_queue(number, job))
-    told = "gone"
+    shown_state = "gone"
     if raw is not None:
         state = records.decode_state(raw, job)
-        told = shown(State(state.state), state.visible_at_ms, core.time.now_ms())
-    return ChildJob(id=job.hex(), queue="" if queue is None else queue.name.queue, state=told)
+        shown_state = shown(State(state.state), state.visible_at_ms, core.time.now_ms())
+    return ChildJob(id=job.hex(), queue="" if queue is None else queue.name.queue, state=shown_state)
 
 
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +254,7 @@ def weight(job: Job) -> int:
 def positions(
     core: Core, reader: Reader, queue: RegisteredQueue, state: str, after: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """(position, job) of a queue's jobs in a state, in the order of that state, behind a position."""
+    """(position, job) of a queue's jobs in a state, in the order of that state, after a position."""
     if state == "leased":
         return _leased_rows(reader, queue, after)
     return _index_rows(core, reader, queue, state, after)
@@ -278,7 +279,7 @@ _ENDED_IN = {"done": keyspace.DONE, "dead": keyspace.DEAD, "blocked": keyspace.B
 
 
 def _leased_rows(reader: Reader, queue: RegisteredQueue, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    """(lease and job, job) of everything that is held, lease by lease."""
+    """(lease and job, job) of all leased jobs, lease by lease."""
     begin, end = keyspace.queue_range(queue.number)
     if after is not None:
         begin = keyspace.queue_prefix(queue.number) + after[:16]
@@ -291,7 +292,7 @@ def _leased_rows(reader: Reader, queue: RegisteredQueue, after: bytes | None) ->
 
 
 def sealed_cursor(of: str, position: bytes) -> str:
-    """A position in a list, bound to what is listed: a cursor from elsewhere is refused, not misread."""
+    """A cursor: a position, with a digest of the list `of` that it belongs to, so that others are refused."""
     return base64.urlsafe_b64encode(keyspace.digest(of.encode())[:4] + position).decode()
 
 
@@ -316,7 +317,7 @@ def counts(core: Core, name: QueueName) -> Counts:
             return Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, removed=0)
         return count_queue(reader, queue, core.time.now_ms())
 
-    # Counters and index at one moment; the scan may be long, so it does not hold up writers.
+    # A snapshot: counters and index are consistent, and a long scan does not block writers.
     with core.engine.snapshot((keyspace.QUEUES, keyspace.COUNTERS, keyspace.READY)) as snapshot:
         return run(snapshot)
 
@@ -326,12 +327,12 @@ def count_queue(reader: Reader, queue: RegisteredQueue, now_ms: int, scan: int =
 
 
 def _count_and_oldest(reader: Reader, queue: RegisteredQueue, now_ms: int, scan: int) -> tuple[Counts, int | None]:
-    """The queue in numbers, and since when its oldest ready job has been ready (None: there is none)."""
+    """The queue's counts, and when its oldest ready job became ready (None: there is none)."""
     names = list(Counter)
     raws = reader.get_many(keyspace.COUNTERS, [keyspace.counter(queue.number, name) for name in names])
     number = {name: records.decode_count(raw) for name, raw in zip(names, raws, strict=True)}
     waiting = number[Counter.WAITING]
-    # In most queues no job is scheduled, or none is ready: then nothing has to be counted.
+    # In most queues no job is scheduled, or none is ready: then no rows have to be counted.
     oldest, any_scheduled = (None, False) if not waiting else _ready_and_scheduled(reader, queue, now_ms)
     if not any_scheduled:
         return _counts(number, waiting, 0, False), oldest
@@ -341,7 +342,7 @@ def _count_and_oldest(reader: Reader, queue: RegisteredQueue, now_ms: int, scan:
 
 
 def _count_both(reader: Reader, queue: RegisteredQueue, now_ms: int, scan: int, number: dict[Counter, int]) -> Counts:
-    """Where some jobs are ready and some scheduled: whichever kind is few is counted, and the other is the rest."""
+    """Counts of a queue with ready and scheduled jobs: the smaller kind is counted, the other is the difference."""
     waiting = number[Counter.WAITING]
     for bound in (min(_FEW, scan), scan):
         ready = _count_keys(reader, queue, now_ms, bound, scheduled=False)
@@ -354,7 +355,7 @@ def _count_both(reader: Reader, queue: RegisteredQueue, now_ms: int, scan: int, 
 
 
 def _count_keys(reader: Reader, queue: RegisteredQueue, now_ms: int, bound: int, *, scheduled: bool) -> int:
-    """Index keys of ready or of scheduled jobs, as far as `bound` and one more."""
+    """The number of ready or scheduled jobs, counted up to `bound` + 1."""
     found = 0
     for _, begin, end in waiting_ranges(queue, "scheduled" if scheduled else "ready", now_ms):
         found += len(reader.keys(keyspace.READY, begin, end, bound + 1 - found))
@@ -364,9 +365,9 @@ def _count_keys(reader: Reader, queue: RegisteredQueue, now_ms: int, bound: int,
 
 
 def _ready_and_scheduled(reader: Reader, queue: RegisteredQueue, now_ms: int) -> tuple[int | None, bool]:
-    """Since when the oldest ready job has been ready (None: there is none), and whether any job is scheduled.
+    """When the oldest ready job became ready (None: there is none), and whether any job is scheduled.
 
-    It reads one key for each kind of job and priority in use, and one that shows that there are no more.
+    Reads one key for each tier and kind in use, and one more at the end.
     """
     oldest, scheduled = None, False
     begin, end = keyspace.queue_range(queue.number)
@@ -399,7 +400,7 @@ _SHOWN_COUNTERS = (Counter.WAITING, Counter.LEASED, Counter.DONE, Counter.DEAD, 
 
 
 def depths(core: Core, limit: int) -> tuple[list[QueueDepth], int]:
-    """The queues with most jobs to do or to look after, by their counters, and how many others there are."""
+    """The queues with the most waiting, leased and dead jobs, by their counters; and the number of other queues."""
     with core.engine.snapshot((keyspace.QUEUES, keyspace.COUNTERS, keyspace.READY)) as reader:
         found = core.registry.all(reader)
         keys = [keyspace.counter(queue.number, counter) for queue in found for counter in _SHOWN_COUNTERS]

@@ -1,7 +1,7 @@
-"""Deleting queues, and replacing a tenant's whole set of them.
+"""Deletes queues, and replaces a tenant's whole set of queues.
 
-A deleted queue leaves its row, which keeps its name and number together: the journal still names it, and a queue that is
-made under the same name has the same number. What its jobs counted stays counted.
+A deleted queue's row stays and maps its number to its name: the journal still names it, and a new queue of the same
+name gets the same number. Its counters stay.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Counter, Limit
 
-#: How often jobs that come in while a queue is being deleted are removed before it is given up.
+#: How often deletion is tried while other callers enqueue jobs.
 _TRIES = 10
 
 
 def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
-    """Delete a queue; False if there is none. Raises QueueNotEmpty while jobs are held or, without `force`, wait or are dead.
+    """Delete a queue; False if there is none. Raises QueueNotEmpty for leased jobs and, without `force`, for others.
 
-    Works in chunks: its jobs are removed first, done ones always, the others with `force`.
+    First removes its jobs in chunks: done jobs always, others with `force`.
     """
     if core.read(lambda reader: core.registry.find(reader, name)) is None:
         return core.write(lambda unit: False, answer=YES_OR_NO, step=b"delete")
@@ -47,9 +47,9 @@ def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
 
 
 def replace_queues(core: Core, tenant: str, wanted: Mapping[str, Policy]) -> None:
-    """The tenant has exactly these queues from now on, with these policies: one transaction.
+    """Give the tenant exactly these queues, with these policies, in one transaction.
 
-    Raises QueueNotEmpty while one of the others has jobs that are held, wait or are dead.
+    Raises QueueNotEmpty if another queue of the tenant has jobs that are leased, wait or are dead.
     """
     named = {QueueName(tenant, queue): policy for queue, policy in wanted.items()}
 
@@ -84,7 +84,7 @@ def _count(reader: Reader, queue: RegisteredQueue, counter: Counter) -> int:
 
 
 def _delete(core: Core, unit: UnitOfWork, names: Sequence[QueueName]) -> bool:
-    """Delete queues that have no jobs. Raises QueueNotEmpty: nothing is written. False: none of them is there."""
+    """Delete queues that have no jobs; False: none of them exists. Raises QueueNotEmpty, before any write."""
     tx, found = unit.tx, _found(core, unit.tx, names)
     _refuse_held(core, tx, names, force=False)
     for queue in found:
@@ -96,7 +96,7 @@ def _delete(core: Core, unit: UnitOfWork, names: Sequence[QueueName]) -> bool:
         unit.save_queue(queue.record(policy=Policy(), paused=False, deleted=True, grouped=False))
         unit.event(Change.QUEUE_DELETED, queue.number)
         tx.delete(keyspace.LIMITS, keyspace.limit(Limit.QUEUE_RATE, queue.number))
-        # What is due to be forgotten of these finds nothing, and goes.
+        # Their due rows find nothing, and the sweeper deletes them.
         tx.delete_range(keyspace.DEDUP, *keyspace.queue_range(queue.number))
         tx.delete_range(keyspace.CLAIMS, *keyspace.queue_range(queue.number))
         unit.woken[queue.name] = ALL

@@ -1,10 +1,10 @@
-"""What the tenants with a quota have, counted as it changes: the jobs that wait, and the bytes that are stored.
+"""Usage counters of tenants with a quota, updated by every verb that changes them.
 
-    JOBS     jobs that wait, for their time or for other jobs
-    STORED   bytes of payloads, whatever state their jobs are in, of results, and of manifests of staged writes
+    JOBS     waiting and blocked jobs
+    STORED   bytes of payloads of jobs in any state, of results, and of manifests of staged writes
 
-A queue's row names its tenant's meter, so nothing is looked up where there is none. A meter is a number of the queues'
-own sequence, under which the tenant's counters are kept. A manifest counts in whole parts, by its row's number of them.
+A queue's row has its tenant's meter, 0 without a quota, so that no lookup is needed. A meter is a number from the
+sequence of queue numbers, under which the tenant's counters are stored. A manifest counts as whole parts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.storage.records import PART_BYTES, StateRecord
 
 
 def moved(unit: UnitOfWork, meter: int, jobs: int, stored: int) -> None:
-    """So many jobs more (or fewer) wait, and so many bytes more are stored."""
+    """Add to the counters: `jobs` more (or fewer) jobs wait, `stored` more (or fewer) bytes are stored."""
     if jobs:
         unit.tx.add(keyspace.counter(meter, Usage.JOBS), jobs)
     if stored:
@@ -30,13 +30,13 @@ def moved(unit: UnitOfWork, meter: int, jobs: int, stored: int) -> None:
 
 
 def back(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes]) -> None:
-    """These jobs wait again."""
+    """Count jobs that wait again."""
     if queue.meter:
         moved(unit, queue.meter, len(jobs), 0)
 
 
 def removed(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> None:
-    """This job is about to be removed. Requires: its rows are not deleted yet."""
+    """Count a job that will be removed. Requires: its rows are not deleted yet."""
     meter = unit.meter_of(queue)
     if meter:
         waiting = state.state in (State.WAITING, State.BLOCKED)
@@ -44,15 +44,15 @@ def removed(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> Non
 
 
 def removed_done(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes]) -> None:
-    """These leased jobs are done and about to be removed. Requires: their rows are not deleted yet."""
+    """Count leased jobs that are done and will be removed. Requires: their rows are not deleted yet."""
     if queue.meter:
         moved(unit, queue.meter, 0, -weigh(unit.tx, queue.number, jobs))
 
 
 def weigh(reader: Reader, queue: int, jobs: Sequence[bytes]) -> int:
-    """The bytes of their payloads and results.
+    """The bytes of the jobs' payloads and results.
 
-    What cannot be read weighs nothing: `check` finds it, and counts again.
+    A damaged row counts as 0: `check` reports it, and its repair recounts.
     """
     keys = [keyspace.of_queue(queue, job) for job in jobs]
     total = 0
@@ -70,7 +70,7 @@ def weigh(reader: Reader, queue: int, jobs: Sequence[bytes]) -> int:
 
 
 def manifest_bytes(parts: int) -> int:
-    """What a manifest of so many parts counts as."""
+    """The bytes that a manifest of `parts` parts counts as."""
     return parts * PART_BYTES
 
 

@@ -1,7 +1,7 @@
-"""Quotas: what a tenant may have waiting and stored, and how fast it may add to it, decided inside the enqueue.
+"""Quotas of tenants: limits of waiting jobs, stored bytes and enqueue rate, checked inside the enqueue's transaction.
 
-Setting the first quota of a tenant has to count what it has already. That may be millions of jobs, so it is done
-on a snapshot, while others write; the transaction that sets the quota adds what the journal tells of since.
+Setting a tenant's first quota has to count its existing jobs, perhaps millions. So they are counted on a snapshot,
+while others write; the transaction that sets the quota then corrects the counts for the jobs in later journal rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.storage.engine import Reader, get_each, iterate_keys
 from tenure.storage.keyspace import Limit, Usage
 from tenure.storage.records import QuotaRecord
 
-#: So many journal rows are gone through under the writer's lock; more than that, and it is counted again first.
+#: At most this many journal rows are read under the writer's lock; if there are more, the jobs are counted again first.
 _CATCH_UP = 500
 _TRIES = 5
 _SPACES = (
@@ -36,7 +36,7 @@ def read(reader: Reader, tenant: str) -> QuotaRecord | None:
 
 
 def meters_in_use(reader: Reader) -> list[int]:
-    """The numbers of those quotas that can be read."""
+    """The meters of all readable quotas."""
     found = []
     for _, raw in reader.scan(keyspace.META, *keyspace.quota_range(), 1_000_000):
         try:
@@ -50,8 +50,10 @@ def meters_in_use(reader: Reader) -> list[int]:
 
 
 def admit(unit: UnitOfWork, queue: RegisteredQueue, jobs: int, weight: int, *, by_rate: bool = True) -> None:
-    """May so many jobs more wait, and so many bytes more be stored? Raises QuotaExceeded, RateLimited; if not, they
-    count as enqueued by the rate (`by_rate=False`: they are not enqueued, but come back)."""
+    """Check that `jobs` more may wait and `weight` more bytes be stored, and take the jobs from the rate's bucket.
+
+    `by_rate=False`: the jobs are not new, and are not limited by the rate. Raises QuotaExceeded, RateLimited.
+    """
     tenant, tx = queue.name.tenant, unit.tx
     record = read(tx, tenant)
     if record is None or not (jobs or weight):
@@ -69,7 +71,7 @@ def admit(unit: UnitOfWork, queue: RegisteredQueue, jobs: int, weight: int, *, b
 
 
 def add_manifest(unit: UnitOfWork, write_id: str, parts: int) -> None:
-    """Count a staged write's manifest as its tenant's. Raises QuotaExceeded."""
+    """Count a staged write's manifest for its tenant. Raises QuotaExceeded."""
     tenant = owner_of(write_id)
     record = read(unit.tx, tenant) if tenant else None
     if record is not None:
@@ -86,7 +88,7 @@ def drop_manifest(unit: UnitOfWork, write_id: str, parts: int) -> None:
 
 
 def admit_pieces(core: Core, write_id: str, size: int) -> None:
-    """May the staged pieces of a write's tenant be so many bytes? Raises QuotaExceeded."""
+    """Check that the staged pieces of a write's tenant may have `size` bytes. Raises QuotaExceeded."""
     tenant = owner_of(write_id)
 
     def run(reader: Reader) -> None:
@@ -106,7 +108,7 @@ def _check_stored(reader: Reader, tenant: str, record: QuotaRecord, more: int) -
 
 
 def count_stored(core: Core) -> None:
-    """At open: count what tenants have stored, for quotas of stores that counted the bytes of waiting jobs only."""
+    """On opening: count the tenants' stored bytes, in stores that counted the bytes of waiting jobs only."""
 
     def wanting(reader: Reader) -> list[tuple[str, QuotaRecord]]:
         found = []
@@ -114,7 +116,7 @@ def count_stored(core: Core) -> None:
             try:
                 record = records.decode_struct(QuotaRecord, raw, "a quota")
             except Corrupt:
-                continue  # `check` finds it
+                continue  # `check` reports it
             if reader.get(keyspace.COUNTERS, keyspace.counter(record.number, Usage.STORED)) is None:
                 found.append((keyspace.split_quota_row(key), record))
         return found
@@ -129,7 +131,7 @@ def count_stored(core: Core) -> None:
 
 
 def manifests(reader: Reader, tenant: str) -> int:
-    """Bytes of the manifests of a tenant's staged writes."""
+    """The bytes of the manifests of a tenant's staged writes. Raises Corrupt."""
     total = 0
     for keys in iterate_keys(reader, keyspace.META, *keyspace.write_rows()):
         heads = [key for key in keys if keyspace.is_write_head(key)]
@@ -141,7 +143,7 @@ def manifests(reader: Reader, tenant: str) -> int:
 
 
 def draw(core: Core, tenant: str, requests: int) -> int:
-    """How many of so many requests a tenant may make now, at least one; they count as made. Raises RateLimited."""
+    """Take up to `requests` requests from a tenant's bucket; returns how many, at least 1. Raises RateLimited."""
 
     def run(unit: UnitOfWork) -> int:
         record = read(unit.tx, tenant)
@@ -158,7 +160,7 @@ def draw(core: Core, tenant: str, requests: int) -> int:
 
 def _spend(unit: UnitOfWork, meter: int, kind: Limit, rate: Rate, count: int, tenant: str) -> None:
     full_at = records.decode_bucket(unit.row(keyspace.LIMITS, keyspace.limit(kind, meter)))
-    # A batch larger than the bucket goes when the bucket is full, and is paid off afterwards.
+    # A batch larger than the bucket is admitted when the bucket is full; the bucket is overdrawn then.
     needed = min(count, rate.capacity)
     if rate.free(full_at, unit.now) < needed:
         raise RateLimited(tenant, (rate.free_at_ms(full_at, needed) - unit.now) / 1000)
@@ -170,7 +172,7 @@ def _full_at(reader: Reader, meter: int, kind: Limit) -> int:
     return records.decode_bucket(reader.get(keyspace.LIMITS, keyspace.limit(kind, meter)))
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── queries ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def quotas(core: Core, tenant: str | None) -> list[QuotaInfo]:
@@ -191,7 +193,7 @@ def quotas(core: Core, tenant: str | None) -> list[QuotaInfo]:
 
 
 def set_quota(core: Core, tenant: str, quota: Quota) -> None:
-    """An empty quota is none: what was counted for it is forgotten."""
+    """Set a tenant's quota. An empty quota removes it and its counters."""
     for attempt in range(_TRIES):
         step = b"try %d" % attempt
         if quota.empty or core.read(lambda reader: read(reader, tenant)) is not None:
@@ -209,7 +211,7 @@ def set_quota(core: Core, tenant: str, quota: Quota) -> None:
 
 
 def _change(core: Core, unit: UnitOfWork, tenant: str, quota: Quota) -> int:
-    """Of a tenant that has one, or has none and gets none. 0: it has none by now, and needs counting first."""
+    """Change or remove a tenant's quota. 0: the tenant has none, and its jobs must be counted first."""
     tx = unit.tx
     record = read(tx, tenant)
     if record is None:
@@ -230,7 +232,7 @@ def _change(core: Core, unit: UnitOfWork, tenant: str, quota: Quota) -> int:
 def _begin(core: Core, unit: UnitOfWork, tenant: str, quota: Quota, count: _Count, last: bool) -> int:
     tx = unit.tx
     if read(tx, tenant) is not None or not (count.behind(tx) <= _CATCH_UP or last):
-        return 0  # another was first, or too much has happened since it was counted
+        return 0  # another caller set one, or too many journal rows were written since the count
     jobs, stored = count.until_now(tx)
     stored += manifests(tx, tenant)
     raw = tx.get(keyspace.META, NEXT_QUEUE)
@@ -249,9 +251,7 @@ def _meter_queues(core: Core, unit: UnitOfWork, tenant: str, meter: int) -> None
 
 
 class _Count:
-    """What a tenant has waiting and stored in jobs, as counted at a moment, and brought up to a later one by the
-    journal.
-    """
+    """The waiting jobs and stored bytes of a tenant, counted on a snapshot and corrected by later journal rows."""
 
     def __init__(self, core: Core, moment: Reader, tenant: str) -> None:
         self._moment = moment

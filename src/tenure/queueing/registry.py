@@ -1,7 +1,7 @@
-"""Queues by name: their number, policy and whether they are paused.
+"""The registry of queues: name, number, policy, and whether a queue is paused.
 
-A name becomes a number once, and keeps it; keys hold numbers only. Where one process owns the store, what was read
-once stays true until this process changes it; elsewhere the row is read in every transaction.
+A name gets a number once, and keeps it; keys hold only numbers. If one process owns the store, rows are cached until
+this process changes them; else the row is read in every transaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True):
     paused: bool
     raw: bytes
     max_attempts: int
-    #: The policy's lease and retentions in stored units, and where each priority's ready rows begin, highest first.
+    #: The policy's durations in milliseconds; and the prefix of each priority's ready rows, highest first.
     lease_ms: int
     retention_ms: int
     result_retention_ms: int
@@ -42,31 +42,31 @@ class RegisteredQueue(msgspec.Struct, frozen=True):
     prefix: bytes
     #: The counters' keys by their number, 0 unused.
     counters: tuple[bytes, ...]
-    #: The beginning of the commonest events, by priority.
+    #: The encoded heads of the most frequent events, by priority.
     enqueued: tuple[bytes, ...]
     claimed: tuple[bytes, ...]
     done: tuple[bytes, ...]
-    #: Whether enqueues must look at what is waiting (`max_waiting`, a quota), and claims at what is leased (`limits`).
+    #: Whether enqueues must check `max_waiting` or a quota; and whether claims must check `limits`.
     bounded: bool
     limited: bool
     rate: Rate | None
-    #: The number its tenant's usage is counted under, if the tenant has a quota; else 0 (`meters`).
+    #: The number of its tenant's usage counters (`quota_usage`); 0: the tenant has no quota.
     meter: int
-    #: What the ids of its jobs have at `model.ids.MARK`.
+    #: The bytes at `model.ids.MARK` in the ids of its jobs.
     mark: bytes
     deleted: bool
-    #: It had jobs with a group: its groups take turns (`groups`).
+    #: It has or had jobs with a group: its groups take turns (`groups`).
     grouped: bool
 
     def record(self, **changes: object) -> records.QueueRecord:
-        """Its row, with these fields changed."""
+        """The queue's row with these fields changed."""
         record = records.QueueRecord(
             self.number, *self.name, self.policy, self.paused, self.meter, self.deleted, self.grouped
         )
         return msgspec.structs.replace(record, **changes)
 
 
-@lru_cache(4096)  # lists of all queues decode the same rows again and again
+@lru_cache(4096)  # lists of all queues decode the same rows repeatedly
 def registered(raw: bytes) -> RegisteredQueue:
     record = records.decode_struct(records.QueueRecord, raw, "a queue's row")
     policy = record.policy
@@ -102,7 +102,7 @@ def _heads(queue: int, change: Change, state: State) -> tuple[bytes, ...]:
 
 
 def _readable(reader: Reader) -> Iterator[bytes | Corrupt]:
-    """The rows of all queues, and the damage of those that the engine cannot read."""
+    """The rows of all queues, and an error for each row that the engine cannot read."""
     begin = b""
     while True:
         try:
@@ -111,7 +111,7 @@ def _readable(reader: Reader) -> Iterator[bytes | Corrupt]:
             if exc.key is None or exc.key < begin:
                 raise
             yield exc
-            # Up to the damaged row, then behind it.
+            # The rows before the damaged one; then continue after it.
             yield from [raw for _, raw in reader.scan(keyspace.QUEUES, begin, exc.key, _PAGE)]
             begin = exc.key + b"\0"
             continue
@@ -128,7 +128,7 @@ class Registry:
         self._by_number: dict[int, QueueName] = {}
 
     def find(self, reader: Reader, name: QueueName) -> RegisteredQueue | None:
-        """The queue of that name; None if it was never made, or is deleted."""
+        """The queue of that name; None if it was never created, or is deleted."""
         known = self._known.get(name)
         if known is not None and self._cached:
             return known
@@ -136,7 +136,7 @@ class Registry:
         return None if found is None or found.deleted else found
 
     def read(self, reader: Reader, name: QueueName) -> RegisteredQueue | None:
-        """As `find`, a deleted queue too: its number is given to its name again."""
+        """As `find`, but also a deleted queue: a new queue of that name gets the same number."""
         raw = reader.get(keyspace.QUEUES, keyspace.queue_row(*name))
         if raw is None:
             return None
@@ -148,12 +148,12 @@ class Registry:
         return found
 
     def by_number(self, reader: Reader, number: int) -> RegisteredQueue | None:
-        """For those who come from a key. A deleted queue is found too: the journal still names it."""
+        """The queue of that number, also a deleted one: the journal still names it. Raises Corrupt."""
         name = self._by_number.get(number)
         found = None if name is None else self.find(reader, name) or self.read(reader, name)
         if found is not None and found.number == number:
             return found
-        # Not met yet, or met in a transaction that was thrown away: read all names again. A damaged row is passed over: it
+        # Not cached, or cached by a transaction that was not committed: read all rows. A damaged row is skipped: it
         # must not make the other queues unreadable.
         damage: Corrupt | None = None
         for raw in _readable(reader):
@@ -168,7 +168,7 @@ class Registry:
             if found.number == number:
                 return found
         if damage is not None:
-            raise damage  # it may be the row of the queue that is looked for
+            raise damage  # it may be the row of the requested queue
         return None
 
     def all(self, reader: Reader, tenant: str | None = None) -> list[RegisteredQueue]:
@@ -177,12 +177,12 @@ class Registry:
         return [queue for queue in found if not queue.deleted]
 
     def forget(self) -> None:
-        """Read every queue again when it is next asked for."""
+        """Clear the cache."""
         self._known.clear()
         self._by_number.clear()
 
     def learn(self, found: RegisteredQueue) -> None:
-        """Remember a row as committed."""
+        """Cache a committed row."""
         if found.deleted:
             self._known.pop(found.name, None)
         else:

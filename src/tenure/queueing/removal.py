@@ -1,4 +1,4 @@
-"""Taking a job out of every space it is in, without reading what is there: its state's flags tell."""
+"""Removes a job from every space. The flags of its state tell which rows it has, so that none are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNTED = {
 
 
 def delete_rows(tx: Transaction, queue: int, job: bytes, flags: int) -> None:
-    """Delete the job itself; index rows are the caller's, who knows them."""
+    """Delete the job's own rows. The caller deletes its index rows."""
     at = keyspace.of_queue(queue, job)
     tx.delete(keyspace.JOBS, at)
     tx.delete(keyspace.STATE, at)
@@ -44,7 +44,7 @@ def delete_extras(tx: Transaction, queue: int, job: bytes, flags: int) -> None:
 
 
 def index_row(queue: int, job: bytes, state: StateRecord) -> tuple[int, bytes] | None:
-    """The one index row a job in this state has, as (space, key); leased jobs have none."""
+    """The index row of a job in this state, as (space, key); leased jobs have none."""
     if state.state == State.WAITING:
         grouped = state.flags & records.HAS_GROUP
         return keyspace.READY, keyspace.ready(queue, state.priority, state.visible_at_ms, job, grouped)
@@ -58,7 +58,7 @@ def index_row(queue: int, job: bytes, state: StateRecord) -> tuple[int, bytes] |
 
 
 def due_row(queue: int, job: bytes, state: StateRecord) -> bytes | None:
-    """The due row a job in this state has: its ttl before it was ever claimed, its retention once done."""
+    """The due row of a job in this state: its ttl until the first claim, its retention once done; or None."""
     if not state.due_at_ms:
         return None
     kind = Due.RETENTION if state.state == State.DONE else Due.TTL
@@ -66,7 +66,7 @@ def due_row(queue: int, job: bytes, state: StateRecord) -> bytes | None:
 
 
 def remove(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
-    """Remove a job that nobody holds, with its event, index rows and counters."""
+    """Remove a job that is not leased: rows, index rows, counters; writes the event."""
     tx = unit.tx
     if state.flags & records.HAS_GROUP and state.state == State.WAITING:
         name = groups.name_of(unit, queue, job, state)
@@ -80,11 +80,11 @@ def remove(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change:
         tx.delete(keyspace.DUE, due)
     quota_usage.removed(unit, queue, job, state)
     delete_rows(tx, queue, job, state.flags)
-    _tell(unit, queue, job, state, change)
+    _record_removal(unit, queue, job, state, change)
 
 
 def remove_leased(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
-    """Remove a job under its holder, who is not asked: its next verb finds the job gone."""
+    """Remove a leased job. The holder's next verb on it raises LeaseLost."""
     tx = unit.tx
     if state.flags & records.HAS_GROUP:
         groups.let_go_of(unit, queue, job, state)
@@ -93,15 +93,15 @@ def remove_leased(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, 
         close_jobs(tx, queue, state.lease, record, 1, lost=job)
     quota_usage.removed(unit, queue, job, state)
     delete_rows(tx, queue, job, state.flags)
-    _tell(unit, queue, job, state, change)
+    _record_removal(unit, queue, job, state, change)
 
 
-def _tell(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
+def _record_removal(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change: Change) -> None:
     unit.count(queue, COUNTED[State(state.state)], -1)
     unit.count(queue, Counter.REMOVED, 1)
     gone = state._replace(state=int(State.GONE))
     unit.event(change, queue, job, gone, lease=state.lease, previous=state.last_event)
     unit.ended.append(job)
-    # Of one that is retired the children have ended, and the rows that lead to them are deleted (`keep_for_children`).
+    # The children of a retired job have ended, and their edges are deleted already (`keep_for_children`).
     if state.flags & records.HAS_CHILDREN and change is not Change.RETIRED:
         unit.parent_ended(queue, job, None if state.state == State.DONE else State.GONE, gone=True)

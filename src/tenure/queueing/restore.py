@@ -1,8 +1,8 @@
-"""Jobs put in as they stood elsewhere: in another store (`migrate`), or here before they were archived.
+"""Restores jobs from another store (`migrate`) or from an archive.
 
-Id, state, attempts, token and times are kept, so that programs that know a job by its id find it again, and a token
-handed out there is never handed out twice. Steps, signals and parents come along (`restored_links`). Leases and events
-stay behind: what was leased waits, and the journal begins with `restored`.
+Id, state, attempts, token and times are kept, so that programs find a job by its id, and no token is given twice.
+Steps, signals and parents are restored too (`restored_links`). Leases and events are not: a leased job becomes waiting,
+and its journal begins with `restored`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from tenure.storage import keyspace, records
 from tenure.storage.keyspace import Counter, Due
 from tenure.storage.records import PART_BYTES, Notes, StateRecord
 
-#: A done job comes back to be looked at: it stays a day where the policy says nothing longer.
+#: A restored done job is kept for a day if the policy has no retention.
 _KEPT_MS = 86_400_000
 
-#: A job without parents.
+#: The value of `parents` in `_put` for a job without parents.
 _NO_PARENTS = (False, 0)
-#: What the two rows of a job and a parent take.
+#: The bytes of the two rows that link a job and a parent.
 _LINK_BYTES = 84
 _PIECE = Answer[tuple[Restored, int]](tuple[Restored, int])
 
 
 def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
+    """Restore jobs into a queue, in one transaction or (if the engine limits their size) several. Raises TooLarge."""
     size = sum([JOB_OVERHEAD + _weight(image) + _attached_bytes(image) for image in images])
     if size > core.traits.atomic_bytes and not core.traits.cuts_batches:
         raise TooLarge("the batch", size, core.traits.atomic_bytes)
@@ -64,7 +65,7 @@ def _step(images: Sequence[JobImage], left: Sequence[JobImage]) -> bytes:
 
 
 def _restore_some(name: QueueName, images: Sequence[JobImage], unit: UnitOfWork) -> tuple[Restored, int]:
-    """Restore the first of them, as many as one transaction takes on, and how many those were."""
+    """Restore as many of the first jobs as one transaction may handle. Returns the result, and how many."""
     most = unit.tx.at_most(len(images)) if images else 0
     return _restore(unit, unit.queue(name), images[:most]), most
 
@@ -105,7 +106,7 @@ def _restore(unit: UnitOfWork, queue: RegisteredQueue, images: Sequence[JobImage
 
 
 def _same(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, state: StateRecord) -> bool:
-    """Whether a job that is there is the one given: compared by all that a migration's checksum covers."""
+    """Whether the stored job equals the image, in the fields that a migration's checksum covers."""
     if (State(state.state).name.lower(), state.priority, state.attempt, state.token, state.replays) != (
         image.state, image.priority, image.attempt, image.token, image.replays,
     ):  # fmt: skip
@@ -128,13 +129,13 @@ def _same(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, state: Stat
 def _keys(
     unit: UnitOfWork, queue: RegisteredQueue, images: Sequence[JobImage], refused: dict[str, str]
 ) -> list[tuple[JobImage, bytes]]:
-    """Which of these are to hold their key, as a digest; those that must and cannot are refused."""
+    """The jobs that will hold their key, each with its digest. A job that must hold it and cannot is refused."""
     keyed = [(image, keyspace.digest(image.key.encode())) for image in images if image.key is not None]
     if not keyed:
         return []
     taken = {key: job for key, (job, _) in holders(unit, queue, [digest for _, digest in keyed]).items()}
     held = []
-    # A job that has not ended must hold its key; one that has may leave it to another.
+    # A job that has not ended must hold its key; an ended job may lose it to another.
     for image, digest in sorted(keyed, key=lambda pair: _ended(pair[0])):
         if taken.setdefault(digest, image.id) == image.id:
             held.append((image, digest))
@@ -159,7 +160,7 @@ def _hold(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, digest: byt
 
 
 def _put(unit: UnitOfWork, queue: RegisteredQueue, image: JobImage, parents: tuple[bool, int], is_parent: bool) -> None:
-    """`parents`: whether it has any, and how many have not ended for it. One that waits for none is not blocked."""
+    """Write a job's rows. `parents`: whether it has any, and how many are open; without open ones it is not blocked."""
     tx, number, job = unit.tx, queue.number, image.id
     has_parents, unmet = parents
     if image.state == "blocked" and not unmet:
@@ -213,7 +214,7 @@ def _weight(image: JobImage) -> int:
 
 
 def _note(unit: UnitOfWork, queue: int, image: JobImage) -> int:
-    """Write what its deliveries said; returns the flags to set."""
+    """Write the job's notes. Returns the flags to set in its state."""
     result = image.result
     if result is None and image.error is None and image.progress is None and image.progress_note is None:
         return 0

@@ -1,7 +1,7 @@
-"""The parents of jobs that are being restored: found in the store, or among the jobs of the same call.
+"""Links restored jobs with their parents, which are in the store or among the jobs of the same call.
 
-A job that was blocked waits for those of its parents that have not ended here. What a parent that died means was said
-when the job was enqueued; one that was replayed since then counts anew.
+A restored blocked job waits for its parents that have not ended in this store. For a dead parent its on_parent_dead
+decides; a parent that was replayed since counts as open again.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from tenure.storage.records import HAS_CHILDREN, ON_PARENT_DEAD, PARENTS_A_ROW, 
 
 
 class _Parent(NamedTuple):
-    """A parent that a job may be joined with."""
+    """A parent that a job can be linked with."""
 
     row: bytes
-    #: None: it is not here, and the job does not wait for it.
+    #: None: it is not in this store, and the job does not wait for it.
     state: State | None
 
 
 class RestoredLinks:
-    """Joins the jobs of one call with their parents. `images` are the jobs that are to be put into `queue`."""
+    """Links the jobs of one call with their parents. `images`: the jobs that are restored into `queue`."""
 
     def __init__(self, unit: UnitOfWork, queue: RegisteredQueue, images: Iterable[JobImage]) -> None:
         self._unit, self._queue = unit, queue
         self._here = {image.id: State[image.state.upper()] for image in images}
         self._stored: dict[bytes, StateRecord | None] = {}
         self._numbers: dict[str, int | None] = {}
-        #: Jobs of the call that others of the call wait for, and states of stored ones that are to be written.
+        #: Jobs of the call that are parents of others; and stored parents' states that have to be written.
         self.parents_here: set[bytes] = set()
         self._adopted: dict[bytes, StateRecord] = {}
 
     def refuse(self, images: Sequence[JobImage], refused: dict[str, str]) -> None:
-        """Note which of the blocked jobs cannot be put in, and why: a job that waits for a refused one is refused too."""
+        """Add the blocked jobs that cannot be restored to `refused`, with the reason; then jobs that wait for those."""
         blocked = [image for image in images if image.state == "blocked" and image.id.hex() not in refused]
         while True:
             for job in refused:
@@ -62,12 +62,12 @@ class RestoredLinks:
         return None
 
     def write(self, image: JobImage) -> tuple[bool, int]:
-        """Write the rows that join a job with its parents: whether there are any, and how many have not ended for it."""
+        """Write the rows that link a job with its parents. Returns whether it has any, and how many are open."""
         child, rows, unmet = of_queue(self._queue.number, image.id), list[bytes](), 0
         for parent in image.parents:
             found = self._find(parent)
             if found is None:
-                continue  # neither the job nor its queue is here: nothing could be told of it
+                continue  # neither the parent nor its queue is in this store
             rows.append(found.row)
             if found.state is None or not self._leads_on(image, found.state):
                 continue
@@ -80,13 +80,13 @@ class RestoredLinks:
         return bool(rows), unmet
 
     def _leads_on(self, image: JobImage, state: State) -> bool:
-        """Whether the parent has a row that leads to the job: it is to end for it, or its result is kept for it."""
+        """Whether the parent needs an edge to the job: the job waits for it, or still needs its result."""
         if image.state == "blocked":
             return state is not State.DEAD or image.on_parent_dead == "wait"
         return state is State.DONE and image.state != "done"
 
     def write_parents(self) -> None:
-        """Have the states of stored parents say that they have children. Called once."""
+        """Set HAS_CHILDREN in the states of stored parents. Called once."""
         rows = [(row, records.encode_state(state)) for row, state in self._adopted.items()]
         self._unit.tx.put_many(STATE, rows)
 
@@ -102,7 +102,7 @@ class RestoredLinks:
         return parent.queue == self._queue.name.queue and parent.job in self._here
 
     def _find(self, parent: ParentImage) -> _Parent | None:
-        """The parent, by its queue's name: two queues may have a job of one id. None: nothing is known of it here."""
+        """Find the parent by queue and id: two queues may have a job of the same id. None: it is not in this store."""
         number = self._number(parent.queue)
         if number is None:
             return None

@@ -1,4 +1,4 @@
-"""Schedules of the store: rows of `meta`, one each. Workers read them and enqueue what is due (`worker/periodic.py`)."""
+"""The rows of schedules, in `meta`. Workers read them and enqueue the jobs that are due (`worker/periodic.py`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tenure.storage.records import ScheduleRecord
 
 
 def change_schedule(core: Core, tenant: str, name: str, change: ScheduleChange) -> bool:
-    """Carry a change out; False if there is no schedule of that name to pause, resume or remove.
+    """Apply a change; False if there is no schedule of that name to pause, resume or remove.
 
-    Raises InvalidArgument (there is one of that name, and it is not to be replaced), TooLarge (too many).
+    Raises InvalidArgument (the name is taken, and `replace` is not set), TooLarge (too many schedules).
     """
 
     def run(unit: UnitOfWork) -> bool:
@@ -56,7 +56,7 @@ def _check_room(reader: Reader, tenant: str) -> None:
 
 
 def schedules(core: Core, tenant: str | None) -> list[Schedule]:
-    """The schedules of one tenant, or of all, in the order of tenants and names."""
+    """The schedules of one tenant, or of all, ordered by tenant and name."""
 
     def run(reader: Reader) -> list[Schedule]:
         rows = reader.scan(keyspace.META, *keyspace.schedule_range(tenant), 1_000_000)

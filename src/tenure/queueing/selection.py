@@ -1,4 +1,4 @@
-"""What a claim takes: the first ready jobs of each priority that are whole, waiting and in time."""
+"""Selects a claim's jobs: the first ready jobs of each priority that are undamaged, waiting and within their ttl."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tenure.storage.records import HAS_GROUP, JobRecord, StateRecord, new_tuple
 _WAITING = int(State.WAITING)
 
 
-#: Rows that a claim reads at most to choose among, beyond those it takes.
+#: The most rows that a claim reads to choose from.
 _CHOICE = 2_048
 
 
 class Selected(NamedTuple):
-    """A job that a claim takes, as it was read."""
+    """A job that a claim takes."""
 
     key: bytes
     """Its ready row."""
@@ -36,15 +36,15 @@ class Selected(NamedTuple):
 
 
 class Selection(msgspec.Struct):
-    """Jobs that a claim takes, and what was wrong on the way."""
+    """The jobs that a claim takes, and the rows that it skipped."""
 
     jobs: list[Selected] = []
     payload_bytes: int = 0
-    #: Jobs past their ttl; ready rows without a job; damage.
+    #: Jobs past their ttl; ready rows without a waiting job; damaged jobs.
     expired: list[tuple[bytes, StateRecord]] = []
     orphans: list[bytes] = []
     damaged: list[Corrupt] = []
-    #: The last ready row that was looked at, if as many were passed over as may be.
+    #: The last ready row that was read, if the limit of skipped rows was reached.
     stopped: bytes | None = None
 
     @property
@@ -62,17 +62,17 @@ def select(
     inspect: int,
     spread: int,
 ) -> Selection:
-    """Read ready rows behind `after`, from the highest priority down, until `request.limit` jobs are found.
+    """Read ready rows after `after`, from the highest priority down, until `request.limit` jobs are found.
 
-    Ends early, with `stopped` set, when `inspect` rows were passed over: they have expired, lack their job, or are damaged.
-    Of `spread` times as many rows as are wanted, those are chosen that lie side by side at random.
+    Ends early, with `stopped` set, when `inspect` rows were skipped: jobs past their ttl, rows without a job, damage.
+    With `spread` > 1 it reads `spread` times as many rows as it needs, and takes neighbours at a random position.
     """
     found, reader = Selection(), unit.tx.reader
     wanted = request.limit
     for tier in tiers:
         begin, end = after if after > tier else tier, tier + until
         while begin < end:
-            # Without conflict: the jobs' own rows are read, and those conflict with whoever else takes them.
+            # Without a read conflict: the jobs' own rows are read too, and those conflict with other claims of them.
             most = wanted if spread == 1 else max(wanted, min(wanted * spread, _CHOICE))
             keys = reader.keys(READY, begin, end, most, snapshot=True)
             if not keys:
@@ -95,7 +95,7 @@ def select(
 def read_rows(
     unit: UnitOfWork, queue: RegisteredQueue, max_bytes: int | None, keys: list[bytes], found: Selection, inspect: int
 ) -> bool:
-    """Read the jobs these rows point at, and take those that are good. False: `max_bytes` or `inspect` is reached."""
+    """Read the jobs of these rows, and take the valid ones. False: `max_bytes` or `inspect` is reached."""
     number, now, taken = queue.number, unit.now, found.jobs
     for key, job, state, record in read_ready(unit.tx.reader, queue.prefix, keys):
         if type(state) is StateRecord and type(record) is JobRecord:
@@ -121,7 +121,7 @@ def read_rows(
 
 
 def _joined(unit: UnitOfWork, number: int, job: bytes, record: JobRecord, found: Selection) -> JobRecord | None:
-    """The job with the parts of its payload; None if they are damaged."""
+    """The job with its whole payload; None if a part is damaged."""
     try:
         return record._replace(payload=whole_payload(unit.tx, number, job, record))
     except Corrupt as exc:
@@ -137,7 +137,7 @@ def _pass_over(
     record: JobRecord | Corrupt,
     found: Selection,
 ) -> None:
-    """Rows without a waiting job, and jobs past their ttl, are cleared; a damaged job stays, for `check` to find."""
+    """Sort out a row that is skipped. The caller removes orphans and expired jobs; damaged jobs stay for `check`."""
     if state is None:
         found.orphans.append(key)
     elif isinstance(state, Corrupt):

@@ -1,12 +1,12 @@
-"""Staged writes, published once.
+"""Staged writes: each chunk is published exactly once.
 
-    begin     records the manifest, the first time only; a repeat is told of the first one
-    publish   one chunk of at most 1,000 jobs, in one transaction with the marker that counts it and with the record of
-              the jobs that the caller leaves out of it; a chunk may come as sorted files instead (`bulk_loads`)
-    finish    nothing is left to publish; the marker is remembered for a day
+    begin     stores the manifest; a repeat gets the first one
+    publish   adds one chunk of at most 1,000 jobs, in one transaction with the marker and the list of refused jobs; a
+              chunk may come as sorted files instead (`bulk_loads`)
+    finish    marks the write as finished; the marker is kept for a day
 
-Chunks come in order, and the marker is the number of the next one: a repeated or concurrent commit adds no chunk
-twice. What was published is never undone.
+Chunks come in order, and the marker holds the number of the next one: a repeated or concurrent commit adds no chunk
+twice. Published chunks are never undone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tenure.storage.records import RefusalsRecord, WriteRecord
 
 
 def begin(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteState:
+    """Begin a write, or return the state of the one with this id. Raises TooLarge, QuotaExceeded."""
     if len(manifest) > MAX_MANIFEST:
         raise TooLarge("the write's manifest", len(manifest), MAX_MANIFEST)
     key = keyspace.digest(write_id.encode())
@@ -51,7 +52,7 @@ def begin(core: Core, write_id: str, manifest: bytes, keep_ms: int) -> WriteStat
 
 
 def put_new(unit: UnitOfWork, write_id: str, manifest: bytes, keep_ms: int, loaded: int | None = None) -> WriteState:
-    """The marker of a write that was not there before; with `loaded`, of one that is finished with that many jobs."""
+    """Store a new write's manifest and marker; with `loaded`, as finished with that many jobs. Raises QuotaExceeded."""
     key, until = keyspace.digest(write_id.encode()), unit.now + keep_ms
     starts = range(0, max(1, len(manifest)), records.PART_BYTES)
     quotas.add_manifest(unit, write_id, len(starts))
@@ -83,7 +84,7 @@ def publish(
     requests: Sequence[JobRequest],
     refused: Sequence[Refusal] = (),
 ) -> Published:
-    """Add the chunk's jobs that are not `refused`, and record those that are, unless the chunk was published before."""
+    """Add the chunk's jobs except `refused`, and store the refusals, unless the chunk was published before."""
     if len(requests) > CHUNK:
         raise InvalidArgument(f"a chunk has at most {CHUNK} jobs, not {len(requests)}")
     key = keyspace.digest(write_id.encode())
@@ -120,7 +121,7 @@ def publish(
 
 
 def count_loaded(unit: UnitOfWork, write_id: str, chunk: int, jobs: int) -> WriteState:
-    """The jobs of a chunk came as files (`bulk_loads`), in the same transaction."""
+    """Count a chunk whose jobs came as files, in the transaction of the load (`bulk_loads`)."""
     key = keyspace.digest(write_id.encode())
     record = _known(unit.tx, key, write_id)
     counted = replace(record, chunk=chunk + 1, jobs=record.jobs + jobs)
@@ -129,7 +130,7 @@ def count_loaded(unit: UnitOfWork, write_id: str, chunk: int, jobs: int) -> Writ
 
 
 def finish(core: Core, write_id: str, forget: str | None) -> WriteState:
-    """`forget`: an earlier write which this one makes superfluous to remember, since its caller is past it."""
+    """Mark a write as finished. `forget`: an earlier, finished write of the same caller whose marker is deleted."""
     key = keyspace.digest(write_id.encode())
 
     def run(unit: UnitOfWork) -> WriteState:
@@ -151,9 +152,9 @@ def finish(core: Core, write_id: str, forget: str | None) -> WriteState:
 
 
 def forget_due(unit: UnitOfWork, row: DueKey) -> int:
-    """The sweeper's part.
+    """Called by the sweeper: delete a write past its time. Returns how many were deleted.
 
-    An unfinished write of which a part is published is kept longer: a repeat must not double that.
+    An unfinished write with published chunks is kept longer: a repeat must not publish them again.
     """
     record = _read(unit.tx, row.reference)
     if record is None or record.until_ms != row.time_ms:

@@ -26,7 +26,7 @@ def read_head(reader: Reader, queue: int, job: bytes) -> StepsRecord:
 
 
 def put_row(unit: UnitOfWork, queue: int, job: bytes, kind: StepRow, name: str, value: bytes) -> StepsRecord:
-    """Write a step's row and count it. Returns what the job had before. Raises TooLarge."""
+    """Write a step's row and count it. Returns the job's head row before. Raises TooLarge."""
     head = read_head(unit.tx, queue, job)
     count, size = head.count + 1, head.size + len(value)
     refused = steps_limit_error(count, size)
@@ -40,7 +40,7 @@ def put_row(unit: UnitOfWork, queue: int, job: bytes, kind: StepRow, name: str, 
 
 
 def put_head(unit: UnitOfWork, queue: int, job: bytes, count: int, size: int, signal: str | None, token: int) -> None:
-    """Write a job's first row of `steps`. `signal`: what the delivery with this token waits for; None: nothing."""
+    """Write a job's head row in `steps`. `signal`: the signal that the delivery with this token waits for, or None."""
     waits = StepsRecord(count, size) if signal is None else _waiting(count, size, signal, token)
     unit.tx.put(STEPS, keyspace.of_queue(queue, job), records.encode_struct(waits))
 
@@ -50,7 +50,7 @@ def _waiting(count: int, size: int, signal: str, token: int) -> StepsRecord:
 
 
 def restore_steps(unit: UnitOfWork, queue: int, image: JobImage) -> int:
-    """Write the steps and signals of a job that is put in, and what it waits for; returns the flags to set."""
+    """Write the steps, signals and awaited signal of a restored job. Returns the flags to set in its state."""
     if not image.steps and image.waits_for is None:
         return 0
     for place, step in enumerate(image.steps):
@@ -63,14 +63,14 @@ def restore_steps(unit: UnitOfWork, queue: int, image: JobImage) -> int:
 
 
 def note_steps(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> None:
-    """Have the job's state say that it has steps."""
+    """Set HAS_STEPS in the job's state."""
     if not state.flags & HAS_STEPS:
         row = records.encode_state(state._replace(flags=state.flags | HAS_STEPS))
         unit.tx.put(keyspace.STATE, keyspace.of_queue(queue, job), row)
 
 
 def wait_for_signal(unit: UnitOfWork, queue: RegisteredQueue, item: Settle, state: StateRecord) -> StateRecord:
-    """The state from which a delivery that waits for a signal is given back: as `item` says, or ready now if it has it."""
+    """The state with which a released delivery waits for its signal: until the delay, or ready if it has the signal."""
     job, signal = item.proof.job, item.until_signal or ""
     if read_row(unit.tx, queue.number, job, StepRow.SIGNAL, signal) is not None:
         return state._replace(visible_at_ms=unit.now)

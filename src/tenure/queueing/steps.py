@@ -1,12 +1,12 @@
-"""Steps and signals of a job: values stored under it, each once, by its name.
+"""Steps and signals of a job: named values, each stored once.
 
-    record_step   by the holder of the live lease. A later delivery finds the value, and does not do the step again
-    signal        by anybody. A delivery that waits for it (`release` with `until_signal`) gives its lease back
+    record_step   called by the holder of the live lease. A later delivery finds the value, and skips the step
+    signal        called by any program. A delivery that waits for it (`release` with `until_signal`) releases its lease
 
                   release, no signal yet           signal
        leased ──────────────────────▶ waiting ─────────────▶ ready now      (else ready when its delay has passed)
 
-Both look at the same row in their transaction, so a signal is never missed. The rows go with the job.
+Both read the same row in their transactions, so no signal is missed. The rows are deleted with the job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS: dict[StepRow, StepKind] = {StepRow.STEP: "step", StepRow.SIGNAL: "signal
 
 
 def record_step(core: Core, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
-    """Store a step's value, unless there is one: the value that is stored. Raises LeaseLost, TooLarge."""
+    """Store a step's value unless it has one; returns the stored value. Raises LeaseLost, TooLarge."""
 
     def run(unit: UnitOfWork) -> bytes:
         tx = unit.tx
@@ -52,7 +52,7 @@ def record_step(core: Core, name: QueueName, proof: Proof, step: str, value: byt
 
 
 def signal(core: Core, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
-    """Give a job a signal; False if it has one of that name. A job that waits for it is ready now.
+    """Store a signal of a job; False if it has one of that name. A job that waits for it becomes ready.
 
     Raises NotFound (there is no such job, or it is done), TooLarge.
     """
@@ -78,7 +78,7 @@ def signal(core: Core, name: QueueName, job: bytes, signal: str, payload: bytes)
 
 
 def _wake(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord) -> None:
-    """Make a waiting job, which is not due yet, ready now."""
+    """Make a scheduled job ready now."""
     tx, number, grouped = unit.tx, queue.number, state.flags & records.HAS_GROUP
     tx.delete(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job, grouped))
     if grouped and (name := groups.name_of(unit, number, job, state)):

@@ -1,6 +1,6 @@
-"""Looking across queues: a job by its id, jobs in a state, what is coming. From a snapshot, never under the writer's lock.
+"""Queries over all queues: a job by its id, jobs in a state, upcoming jobs. Lists read a snapshot and block no writer.
 
-The lists go queue by queue, and read the index of those alone whose counters say that they have such jobs.
+The lists go queue by queue, and read only the queues whose counters show jobs in that state.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _COUNTED = {
     "blocked": Counter.BLOCKED,
 }
 _PLACE = Struct(">Q16s")
-#: Queues that are read between two breaks, in which other threads may run.
+#: Queues that are read between two yields to other threads.
 _QUEUES_AT_ONCE = 20
 
 
 def find(core: Core, job: bytes) -> Job | None:
-    """The job of that id, in whatever queue it is."""
+    """The job of that id in any queue; None: no queue has it."""
 
     def run(reader: Reader) -> Job | None:
         number = locations.locate(reader, job)
@@ -58,14 +58,14 @@ def find(core: Core, job: bytes) -> Job | None:
 def _queues_with(
     reader: Reader, counter: Counter, tenant: str | None, queues: Collection[str] | None, begin: bytes = b""
 ) -> Iterator[tuple[bytes, RegisteredQueue]]:
-    """(key, queue) of those that have jobs by that counter, in the order of their names, from a key on."""
+    """(key, queue) of the queues whose counter is not 0, ordered by name, from a key on."""
     first, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
     for rows in iterate(reader, keyspace.QUEUES, max(first, begin), end, 100):
         found = [(key, registered(raw)) for key, raw in rows]
         counts = reader.get_many(keyspace.COUNTERS, [queue.counters[counter] for _, queue in found])
         for at, ((key, queue), raw) in enumerate(zip(found, counts, strict=True)):
             if not at % _QUEUES_AT_ONCE:
-                time.sleep(0)  # the interpreter runs one thread at a time: let those that write go on
+                time.sleep(0)  # release the interpreter's lock, so that writers can run
             if records.decode_count(raw) and (queues is None or queue.name.queue in queues):
                 yield key, queue
 
@@ -73,7 +73,7 @@ def _queues_with(
 def list_all(
     core: Core, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
 ) -> Page:
-    """Jobs in a state, queue by queue; within a queue in its order."""
+    """A page of jobs in a state, queue by queue, in each queue's order. Raises InvalidArgument."""
     listed = f"*/{tenant or '*'}/{state}"
     begin, after = b"", None
     if cursor is not None:
@@ -96,13 +96,13 @@ def list_all(
     return Page(jobs, None)
 
 
-# ── what is coming ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── upcoming jobs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def upcoming(core: Core, request: UpcomingRequest) -> Page:
-    """Scheduled jobs that become ready after one moment and before another, earliest first.
+    """A page of scheduled jobs that become ready between two times, earliest first.
 
-    By the keys of the index alone: payloads are read of the jobs that are returned.
+    Only index keys are read, and the payloads of the jobs that are returned. Raises InvalidArgument.
     """
     before_ms, after_ms, limit, cursor, tenant, queues = request
     listed = f"upcoming/{tenant or '*'}"
@@ -147,7 +147,7 @@ def _earliest(
             if len(first) == limit:
                 if row[:2] >= first[-1][:2]:
                     if row[0] > first[-1][0]:
-                        before = first[-1][0] + 1  # nothing later is wanted of any queue
+                        before = first[-1][0] + 1  # later rows of any queue are not needed
                     continue
                 first.pop()
             insort(first, row, key=lambda each: each[:2])
@@ -155,7 +155,7 @@ def _earliest(
 
 
 def _scheduled(reader: Reader, queue: RegisteredQueue, after: tuple[int, bytes], before: int) -> Iterator[Row]:
-    """A queue's rows of `ready` behind a place and before a time. One look a priority that has any, and one more."""
+    """A queue's rows of `ready` after a position and before a time. Reads a page for each priority in use."""
     for grouped in kinds(queue):
         priority = 9
         end = keyspace.ready_tier_end(queue.number, 0, grouped)
@@ -167,14 +167,14 @@ def _scheduled(reader: Reader, queue: RegisteredQueue, after: tuple[int, bytes],
             stop = keyspace.ready_until(queue.number, priority, before - 1, grouped)
             tier = keyspace.split_ready(keys[0]).priority
             if tier < priority:
-                priority = tier  # the priorities between have none
+                priority = tier  # the priorities between have no rows
                 continue
             yield from _up_to(reader, queue, keys, stop)
             priority -= 1
 
 
 def _up_to(reader: Reader, queue: RegisteredQueue, keys: list[bytes], stop: bytes) -> Iterator[Row]:
-    """Rows of one priority, from the first page of their keys on."""
+    """The rows of one priority up to `stop`; `keys` is their first page."""
     while keys:
         for key in keys:
             if key >= stop:

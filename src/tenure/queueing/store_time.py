@@ -1,7 +1,7 @@
-"""The store's time: moved by the steady clock, joined to the calendar when the store is opened.
+"""The store's time: advances with the steady clock, and is set from the calendar when the store is opened.
 
-The calendar may step; the store's time never does. Opened alone, a store takes the later of the calendar and what it
-would have counted itself, but never less than the last time it stored. A process that joins others takes theirs.
+The calendar may step; the store's time never does. A process that opens the store alone takes the later of the calendar
+and the store's own continued time, and never less than the last stored time. A process that joins others uses theirs.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class StoreTime:
         return steady() + self._offset
 
     def from_calendar(self, wall_ms: int, now_ms: int) -> int:
-        """A moment to come, of the calendar, in the store's time, by what the calendar shows now; not before `now_ms`."""
+        """A future calendar time in the store's time, by the current drift; not before `now_ms`."""
         return max(now_ms, self.of_calendar(wall_ms))
 
     def of_calendar(self, wall_ms: int) -> int:
-        """Any moment of the calendar in the store's time."""
+        """Any calendar time in the store's time."""
         return max(0, wall_ms - self.drift_ms())
 
     def drift_ms(self) -> int:
-        """How far the calendar has moved away since the store was opened (a step, if it is sudden)."""
+        """Calendar time minus the store's time: how far the calendar has stepped or drifted since opening."""
         return self._clock.wall_ms() - self.now_ms()
 
     def _join(self, tx: Transaction, steady: int, wall: int, boot: str) -> int:
@@ -43,7 +43,7 @@ class StoreTime:
         counted = record.offset_ms if record is not None and boot and record.boot == boot else None
         if counted is not None and not self._alone:
             return counted
-        # One past the last time stored: ids made in that millisecond by another process sort before ours.
+        # One after the last stored time: ids that another process made in that millisecond must sort before ours.
         offset = max(wall, last_time(tx) + 1) - steady
         if counted is not None:
             offset = max(offset, counted)
@@ -56,10 +56,10 @@ class StoreTime:
             raw = tx.get(keyspace.META, CLOCK)
             return None if raw is None else records.decode_struct(records.ClockRecord, raw, "the store's clock")
         except Corrupt:
-            return None  # made anew, from the calendar and the journal: nothing is lost with it
+            return None  # it is computed again from the calendar and the journal
 
     def save(self, tx: Transaction) -> None:
-        """Write the joint again, as this process knows it."""
+        """Write the clock's row from this process's offset."""
         record = records.ClockRecord(self._clock.boot_id(), self._offset)
         tx.put(keyspace.META, CLOCK, records.encode_struct(record))
 

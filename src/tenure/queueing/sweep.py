@@ -1,6 +1,7 @@
-"""What time brings: leases that run out, jobs past their ttl or retention, keys and claims to forget.
+"""The sweep: expires leases, removes jobs past their ttl or retention, forgets keys, claims, writes and requests.
 
-Each kind is one range of `due`, read from its front up to now, so a sweep costs what is due, never what is stored.
+Each kind is one range of `due`, read from its front up to now. So a sweep's cost depends on what is due, not on the
+store.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from tenure.storage.engine import Reader
 from tenure.storage.keyspace import Counter, Due, DueKey
 from tenure.storage.records import LeaseRecord, StateRecord
 
-#: How many rows of a kind one transaction of a sweep takes on.
+#: How many rows of a kind one transaction of a sweep handles.
 BATCH = 200
-#: An expired lease may hold thousands of jobs: past this many, the transaction leaves the rest to the next.
+#: How many jobs of expired leases one transaction handles; the next transaction handles the rest.
 _JOBS = 2_000
-#: Pages of rows that a sweep looks at because rows of the page before could not be read.
+#: The most pages that one sweep reads to get past unreadable rows.
 _PAGES = 500
-#: A server's requests are forgotten as fast as they came, thousands a second, and forgetting reads nothing.
+#: How many request outcomes one transaction deletes: a server makes thousands a second, and deleting needs no reads.
 _REQUESTS = 1_000
-#: How soon to look again at a key or claim that outlives its time because its job or lease does.
+#: When a key's window has passed but its job has not ended, the key is due again after this time.
 _LOOK_AGAIN_MS = 3_600_000
 
 
 def sweep(core: Core) -> Swept:
-    """One pass: at most one transaction a kind, each of at most `BATCH` rows."""
+    """One pass: normally one transaction for each kind, each of at most `BATCH` rows."""
     now = core.time.now_ms()
-    # Turns are brought back by the claims that they are for.
+    # Parked turns are handled by claims.
     kinds = core.read(lambda reader: [kind for kind in Due if kind != Due.TURN and _due(reader, kind, now, 1)])
     done: dict[str, int] = {}
     more = False
@@ -56,9 +57,9 @@ def sweep(core: Core) -> Swept:
 
 
 def _sweep_pages(core: Core, kind: Due, done: dict[str, int]) -> bool:
-    """Sweep a kind, stepping past rows that cannot be read; says whether it is worth coming back at once.
+    """Sweep a kind, skipping unreadable rows. Returns whether another sweep should follow at once.
 
-    A row that cannot be read stays where it is, for `check` to find. It must not keep the rows behind it from being swept.
+    An unreadable row stays, for `check` to report. It must not keep the rows after it from being swept.
     """
     after, unreadable, more = b"", 0, False
     for _ in range(_PAGES):
@@ -78,20 +79,20 @@ def _sweep_pages(core: Core, kind: Due, done: dict[str, int]) -> bool:
 
 
 def _due(reader: Reader, kind: Due, now_ms: int, limit: int, after: bytes = b"") -> list[DueKey]:
-    """Rows that are due, behind `after`, earliest first."""
+    """The rows that are due, after `after`, earliest first."""
     begin = after + b"\0" if after else keyspace.due_prefix(kind)
-    # A row that another process acts upon meanwhile is met again by what it refers to, which is read as well.
+    # Without a read conflict: the row that a due row refers to is read too, and conflicts with other processes.
     keys = reader.keys(keyspace.DUE, begin, keyspace.due_until(kind, now_ms), limit, snapshot=True)
     return [keyspace.split_due(key) for key in keys]
 
 
 class Page(NamedTuple):
-    """What was done to some rows of a kind."""
+    """The result of one transaction on rows of a kind."""
 
     counted: dict[str, int]
-    #: Whether it is worth coming back at once.
+    #: Whether another sweep should follow at once.
     more: bool
-    #: Rows that could not be read, and are left where they are; and the last row looked at, if there may be others behind it.
+    #: The number of unreadable rows, which stay; and the last row that was read, if there may be more after it.
     unreadable: int = 0
     last: bytes | None = None
 
@@ -108,7 +109,7 @@ def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> Page:
     seen: set[tuple[int, bytes]] = set()
     for row in rows:
         if (row.queue, row.reference) in seen:
-            # A key that was taken anew has two rows; one of them has been acted upon.
+            # A key that was used again has two due rows; the first has been handled.
             unit.tx.delete(keyspace.DUE, keyspace.due(kind, row.time_ms, row.queue, row.reference))
             continue
         seen.add((row.queue, row.reference))
@@ -126,25 +127,25 @@ def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> Page:
 
 
 class _Expired(NamedTuple):
-    """A lease that has run out, as read before anything was written."""
+    """An expired lease, read before anything was written."""
 
     row: DueKey
     queue: RegisteredQueue
     record: LeaseRecord
     jobs: list[tuple[bytes, StateRecord]]
     damaged: int
-    #: What its claim asked for, if it was made with an id.
-    asked: bytes | None
-    #: It holds more jobs than one transaction takes on: `jobs` are the first of them, and the lease stays.
+    #: The digest of its claim's arguments, if the claim was made with an id.
+    arguments: bytes | None
+    #: It holds more jobs than one transaction handles: `jobs` are the first of them, and the lease stays.
     cut: bool
 
 
 def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH) -> Page:
-    """Take over up to `limit` leases that have run out, behind `after`: their jobs go back, or die of their last attempt."""
+    """Take over up to `limit` expired leases after `after`: their jobs wait again, or die after their last attempt."""
     expired: list[_Expired] = []
     stale: list[DueKey] = []
     jobs = back = dead = unreadable = 0
-    # All are read before any is written: a job that was released and claimed again is in the lists of two of them.
+    # All leases are read before any write: a job that was released and claimed again is in the lists of two leases.
     rows = _due(unit.tx, Due.LEASE, unit.now - core.engine.traits.grace_ms, limit, after)
     last = keyspace.due(*rows[-1]) if len(rows) == limit else None
     most = unit.tx.at_most(_JOBS)
@@ -153,7 +154,7 @@ def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH)
             last = keyspace.due(*rows[number - 1])
             break
         if not unit.tx.may_take_over(keyspace.of_queue(row.queue, row.reference)):
-            continue  # by this host's clock it has run out, and by the cluster's versions it has not
+            continue  # expired by this host's clock, but not by the cluster's versions
         try:
             found = _read_expired(core, unit, row, None if most == _JOBS else most - jobs)
         except Corrupt:
@@ -179,12 +180,12 @@ def expire(core: Core, unit: UnitOfWork, after: bytes = b"", limit: int = BATCH)
     return Page(counted, changed > 0 and last is not None, unreadable, last)
 
 
-#: Jobs that one line of log names.
+#: The most jobs that one log line names.
 _NAMED = 100
 
 
 def _log_expired(found: _Expired) -> None:
-    """Which jobs a worker lost by not coming back in time. Logged within the transaction, which is rarely run again."""
+    """Log the jobs of an expired lease. Logged inside the transaction, which rarely runs twice."""
     if telemetry.wanted(logging.INFO):
         name, ids = found.queue.name, [job.hex() for job, _ in found.jobs]
         telemetry.inform(
@@ -199,9 +200,9 @@ def _log_expired(found: _Expired) -> None:
 
 
 def _read_expired(core: Core, unit: UnitOfWork, row: DueKey, most: int | None) -> _Expired | None:
-    """None: the row is left over. Raises Corrupt if the lease cannot be read, or holds nothing but damaged jobs.
+    """The expired lease of a due row; None: the row is stale. Raises Corrupt if the lease or all its jobs are damaged.
 
-    `most`: of its jobs, no more than so many.
+    `most`: the most jobs to return.
     """
     tx, lease = unit.tx, row.reference
     queue = core.registry.by_number(tx, row.queue)
@@ -212,13 +213,13 @@ def _read_expired(core: Core, unit: UnitOfWork, row: DueKey, most: int | None) -
     if damaged and not held:
         raise Corrupt(f"lease {lease.hex()} holds {damaged} damaged jobs")
     claim = tx.get(keyspace.CLAIMS, keyspace.of_queue(row.queue, record.claim)) if record.claim != NO_ID else None
-    asked = None if claim is None else records.decode_claim(claim).asked
+    arguments = None if claim is None else records.decode_claim(claim).asked
     cut = most is not None and len(held) > most
-    return _Expired(row, queue, record, held[:most], damaged, asked, cut)
+    return _Expired(row, queue, record, held[:most], damaged, arguments, cut)
 
 
 def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
-    """Returns how many of its jobs went back; the others died."""
+    """End an expired lease. Returns how many of its jobs wait again; the others died."""
     tx, row, queue, record = unit.tx, found.row, found.queue, found.record
     back = 0
     for job, state in found.jobs:
@@ -237,9 +238,9 @@ def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
         close_jobs(tx, row.queue, row.reference, record, len(found.jobs))
     else:
         end_lease(tx, row.queue, row.reference, record)
-    if found.asked is not None and found.jobs:
+    if found.arguments is not None and found.jobs:
         at = keyspace.of_queue(row.queue, record.claim)
-        tx.put(keyspace.CLAIMS, at, records.encode_claim(row.reference, found.asked, expired=True))
+        tx.put(keyspace.CLAIMS, at, records.encode_claim(row.reference, found.arguments, expired=True))
     unit.count(row.queue, Counter.LEASED, -len(found.jobs))
     unit.freed(queue, len(found.jobs))
     return back
@@ -249,12 +250,12 @@ def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
 
 
 def retire_due(unit: UnitOfWork, limit: int) -> int:
-    """Remove up to `limit` done jobs whose retention has passed: `cleanup`'s share of the sweep."""
+    """Remove up to `limit` done jobs past their retention. Called by `cleanup`."""
     return sum([_retire(unit, row) for row in _due(unit.tx, Due.RETENTION, unit.now, limit)])
 
 
 def pass_ttl(unit: UnitOfWork, rows: Sequence[DueKey]) -> int:
-    """Remove jobs whose ttl has passed: a claim's share of the sweep."""
+    """Remove jobs past their ttl. Called by claims."""
     return sum([_past_ttl(unit, row) for row in rows])
 
 
@@ -267,7 +268,7 @@ def _retire(unit: UnitOfWork, row: DueKey) -> int:
 
 
 def _remove_if(unit: UnitOfWork, row: DueKey, expected: tuple[State, ...], change: Change) -> int:
-    """Remove the job if it is still what the row was written for; else the row is left over, and goes."""
+    """Remove the job if the due row still belongs to it; else delete the stale row."""
     raw = unit.tx.get(keyspace.STATE, keyspace.of_queue(row.queue, row.reference))
     state = None if raw is None else records.decode_state(raw, row.reference)
     if state is None or state.state not in expected or state.due_at_ms != row.time_ms:
@@ -283,7 +284,7 @@ def _remove_if(unit: UnitOfWork, row: DueKey, expected: tuple[State, ...], chang
 
 
 def _forget_key(unit: UnitOfWork, row: DueKey) -> int:
-    """A key's window has passed: forget it, unless its job has not ended, or another job has taken it since."""
+    """Delete a key past its window, unless its job has not ended, or another job holds it by now."""
     tx, at = unit.tx, keyspace.of_queue(row.queue, row.reference)
     raw = tx.get(keyspace.DEDUP, at)
     record = None if raw is None else records.decode_dedup(raw)
@@ -312,12 +313,12 @@ def _forget_claim(unit: UnitOfWork, row: DueKey) -> int:
         tx.put(keyspace.DUE, keyspace.due(Due.CLAIM, again, row.queue, row.reference), b"")
         return 0
     tx.delete(keyspace.CLAIMS, at)
-    tx.delete(keyspace.CLAIMS, keyspace.of_queue(0, row.reference))  # which queue served it, if it was from any
+    tx.delete(keyspace.CLAIMS, keyspace.of_queue(0, row.reference))  # the queue that served a `claim_any`
     return 1
 
 
 def _forget_requests(unit: UnitOfWork) -> tuple[dict[str, int], bool]:
-    """Outcomes whose time has passed: told whole by their due rows, so nothing is read of them."""
+    """Delete request outcomes past their time. Their due rows hold the number of parts, so no outcome is read."""
     most = unit.tx.at_most(_REQUESTS)
     rows = _due(unit.tx, Due.REQUEST, unit.now, most)
     keys = [keyspace.request(row.reference, part) for row in rows for part in range(row.queue + 1)]

@@ -1,6 +1,6 @@
-"""Bringing the rows of an older format up to this one, in chunks of one transaction each.
+"""Upgrades the rows of an older format, in chunks of one transaction each.
 
-Each upgrade notes how far it is in `meta`, in the chunk's own transaction: cut off, it goes on from there.
+Each chunk's transaction stores the upgrade's progress in `meta`: an interrupted upgrade continues from there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AT = b"upgrade"
 
 
 def to_format_2(core: Core, progress: Progress) -> None:
-    """Give every job whose id does not name its queue a row in `job_queues`, and every queue with jobs its turn."""
+    """Add rows in `job_queues` for jobs whose ids do not hold their queue, and turns for queues with waiting jobs."""
     with core.engine.snapshot((keyspace.STATE, keyspace.JOBS, keyspace.COUNTERS, keyspace.META)) as moment:
         total = sum(
             records.decode_count(raw)

@@ -1,7 +1,8 @@
-"""Lines of callers that wait for a queue, a job or the journal: no polling, and no crowd that wakes at once.
+"""Lines of callers that wait for a queue, a job or the journal. No polling, and no thundering herd.
 
-Only the first in line watches the clock (the next due time). The others sleep until they are first, a job is there
-for them, or their own time is up. A caller that leaves the line wakes the next, which looks again: no wake-up is lost.
+Only the first in line watches the clock (the next due time). The others sleep until they are first, a verb wakes them,
+or their own timeout ends. A caller that leaves the line wakes the next, which reads the store again: no wake-up is
+lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tenure.model.job import Job
 
 
 class Signal(Protocol):
-    """How a waiter is woken. Set while the line's lock is held: it must not come back to the line."""
+    """How a waiter is woken. `set` is called while the line's lock is held: it must not call back into the line."""
 
     def set(self) -> None: ...
 
@@ -36,14 +37,14 @@ class Waiter(Generic[S]):
 
 class Waiters:
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may come here at any point
-        #: The waiting callers, by topic. Read without the lock to see whether there are any: a caller that joins now
-        #: looks at the store afterwards.
+        self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may call this at any point
+        #: The waiting callers, by topic. `wake` reads it without the lock: a caller that joins at the same time reads
+        #: the store afterwards.
         self.lines: dict[Hashable, dict[Waiter[Any], None]] = {}
 
     def renew(self) -> None:
-        """In a forked child: nobody waits here, and the lock may be held by a thread that is not there."""
-        self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may come here at any point
+        """In a forked child: no caller waits, and a thread of the parent may hold the lock."""
+        self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may call this at any point
         self.lines = {}
 
     def join(self, topics: Sequence[Hashable]) -> Waiter[threading.Event]:
@@ -57,7 +58,7 @@ class Waiters:
 
     @under_lock
     def leads(self, waiter: Waiter[Any]) -> list[Hashable]:
-        """The lines this waiter is first in: it watches the clock for those."""
+        """The lines in which this waiter is first: it watches the clock for those."""
         return [topic for topic in waiter.topics if next(iter(self.lines.get(topic, ())), None) is waiter]
 
     @under_lock
@@ -88,9 +89,9 @@ class Waiters:
 
 
 def until_ended(look: Callable[[], Job | None], pause: Callable[[], None], gone: Callable[[Job], Job]) -> Job | None:
-    """Look, and look again after each pause (which raises when time is up), until the job has ended.
+    """Call `look` after each `pause` (which raises at the timeout) until the job has ended.
 
-    None: it was never there. `gone` tells what became of one that was, and is not kept.
+    None: the job was never found. For a job that was found and is gone, returns `gone(last view)`.
     """
     last: Job | None = None
     while True:

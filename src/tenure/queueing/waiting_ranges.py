@@ -1,4 +1,4 @@
-"""Where the index rows of a queue's waiting jobs are: a range for each priority, twice that where some have a group."""
+"""Ranges of the index rows of a queue's waiting jobs: one for each priority, and one more if jobs may have a group."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class WaitingRange(NamedTuple):
 
 
 def kinds(queue: RegisteredQueue) -> tuple[int, ...]:
-    """Jobs without a group, and those that have one if there may be any."""
+    """The tier offsets in use: 0 for jobs without a group, and `GROUPED` if jobs may have one."""
     return (0, GROUPED) if queue.grouped else (0,)
 
 
 def waiting_ranges(queue: RegisteredQueue, state: str, now_ms: int) -> Iterator[WaitingRange]:
-    """The rows of `ready` of jobs that are ready, or scheduled."""
+    """The ranges in `ready` of jobs that are ready, or scheduled."""
     for grouped in kinds(queue):
         for priority in PRIORITIES:
             middle = keyspace.ready_until(queue.number, priority, now_ms, grouped)
@@ -39,7 +39,7 @@ def waiting_ranges(queue: RegisteredQueue, state: str, now_ms: int) -> Iterator[
 def waiting_rows(
     reader: Reader, queue: RegisteredQueue, state: str, now_ms: int, after: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """(position, job) by priority and time, with or without a group, behind a position: the row of one without."""
+    """(position, job) by priority and time, after a position. A position is the job's row as if it had no group."""
     ranges = list(waiting_ranges(queue, state, now_ms))
     for priority in PRIORITIES:
         runs = [_keys(reader, begin, end, after) for each, begin, end in ranges if each == priority]

@@ -1,11 +1,11 @@
-"""`Backend.watch`: one thread that waits for many callers, for the embedded and the Redis backend.
+"""`Backend.watch`: one thread waits on behalf of many callers, for the embedded and the Redis backend.
 
-    verbs ── wake ──▶ line (waiters.py) ── set ──▶ Watch ── notify ──▶ the server looks again
+    verbs ── wake ──▶ line (waiters.py) ── set ──▶ Watch ── notify ──▶ the server tries again
     the clock ──────▶ WatchThread ────────────────▶ Watch
 
-A watch stands in line like a thread that waits, so that threads and watches are served in turn. A thread that waits
-watches the clock itself; for watches, one `WatchThread` a store does it: it sleeps, by the store's clock, until the
-first of them has a job due or has waited long enough.
+A watch is in line like a waiting thread, so that threads and watches are served in turn. A waiting thread watches the
+clock itself; for watches, one `WatchThread` for each store does: it sleeps, by the store's clock, until the first watch
+has a job due or reaches its deadline.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tenure.queueing.waiters import Waiter, Waiters
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-#: Between two looks for what is not announced: events that a timed sync has made durable.
+#: The poll interval for changes that wake no line: events that a timed sync has made durable.
 _SYNCED_S = 0.02
 
 
 class WatchSource(Protocol):
-    """What a `WatchThread` asks of a store."""
+    """The part of a store that a `WatchThread` uses."""
 
     @property
     def clock(self) -> Clock: ...
@@ -41,26 +41,26 @@ class WatchSource(Protocol):
     def waiters(self) -> Waiters: ...
 
     def now_ms(self) -> int:
-        """The clock that `next_due` counts by; it need not be the calendar."""
+        """The time on the scale of `next_due`, which need not be the calendar."""
 
     def listen(self, topics: Sequence[object]) -> None:
         """Subscribe to these topics: from now on, other processes' verbs wake their lines."""
 
     def next_due(self, names: Sequence[object]) -> int | None:
-        """When a job of these queues becomes ready, or a lease runs out."""
+        """When the next job of these queues becomes ready, or a lease expires; None: never."""
 
     def poll_s(self, journal: bool) -> float | None:
-        """Seconds between two looks at `version`; None: every change wakes a line.
+        """The interval of polling `version`, in seconds; None: every change wakes a line.
 
         `journal`: a watch waits for events.
         """
 
     def version(self) -> int:
-        """A number that changes with the store: the watches look again when it does."""
+        """A number that changes with every commit: watches are notified when it does."""
 
 
 class EngineWatchSource:
-    """A store on an engine. Its own verbs wake the lines; other processes' commits and timed syncs are polled for."""
+    """A store on an engine. Its own verbs wake the lines; other processes' commits and timed syncs are polled."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -97,7 +97,7 @@ class Watch:
         self._closed = False
         self.deadline_ms = deadline_ms
         self.notify = notify
-        #: The number of its newest plan: entries of older plans in the heap are skipped. -1: closed.
+        #: The number of its newest plan; heap entries of older plans are skipped. -1: closed.
         self.plan = 0
         self.topics = topics
         self.names = [topic for topic in topics if isinstance(topic, QueueName)]
@@ -131,7 +131,7 @@ class WatchThread:
 
     def __init__(self, store: WatchSource) -> None:
         self.store = store
-        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
+        self._lock = threading.RLock()  # reentrant: an exception may leave it locked, and its thread must not block
         self._wake = threading.Event()
         self._plans: list[tuple[int, int, Watch]] = []
         self._numbers = itertools.count(1)
@@ -164,9 +164,7 @@ class WatchThread:
         self.store.waiters.leave(watch.waiter)
 
     def plan(self, watch: Watch) -> None:
-        """Note when to notify this watch though no verb wakes it: at its deadline, or when a job is due if it is first
-        in line.
-        """
+        """Plan when to notify a watch that no verb wakes: at its deadline or, if first in line, when a job is due."""
         at = watch.deadline_ms
         self.store.listen(watch.topics)
         if watch.names:
@@ -185,7 +183,7 @@ class WatchThread:
             self._wake.set()
 
     def stop(self) -> None:
-        """The store closes: notify every watch, whose look then raises StoreClosed."""
+        """Called when the store closes: notify every watch, whose next verb raises StoreClosed."""
         with self._lock:
             self._stopped = True
             waiting = list(self._watches)
@@ -194,8 +192,8 @@ class WatchThread:
             watch.notify()
 
     def renew_after_fork(self) -> None:
-        """In the child there is no thread, and nobody waits."""
-        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
+        """In a forked child: there is no thread, and no caller waits."""
+        self._lock = threading.RLock()  # reentrant: an exception may leave it locked, and its thread must not block
         self._watches = {}
         self._stopped = True
 
@@ -228,7 +226,7 @@ class WatchThread:
         return found
 
     def _changed(self, seen: int) -> int:
-        """If another process has written, or a sync has made events durable, notify the first in each line."""
+        """If the version changed (another process's commit, or a sync of events), notify the first in each line."""
         try:
             version = self.store.version()
         except TenureError:

@@ -1,4 +1,4 @@
-"""A bench for an app's tests: its tasks on a store in memory, run one by one, by a clock that the test moves."""
+"""A test bench for an app: its tasks on a store in memory, run one by one, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TaskRun(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call that waits in a queue: its arguments by name, or by place where they have none."""
+    """A task call that waits in a queue: its arguments by name, or by position if they have none."""
 
     task: str
     args: tuple[Any, ...]
@@ -53,7 +53,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Bench:
-    """`with Bench(app) as bench:` puts the app on a store in memory, and back when it ends."""
+    """`with Bench(app) as bench:` connects the app to a store in memory, and back to its own at the end."""
 
     def __init__(self, app: App, clock: ManualClock | None = None) -> None:
         self.app = app
@@ -91,10 +91,10 @@ class Bench:
         return self._run(claim.queue, claim[0]) if claim else None
 
     def drain(self, limit: int = 1000, *, forward: bool = False) -> list[TaskRun]:
-        """Run what is due, and what that enqueues, until there is nothing more.
+        """Run all due jobs, and the jobs that they enqueue, until none is left.
 
-        `forward` moves the clock to what comes later, so that delayed jobs and retries run too. More than `limit`
-        runs are an AssertionError: a job that enqueues itself would never end.
+        `forward` moves the clock to scheduled jobs, so that delayed jobs and retries run too. Raises AssertionError
+        after `limit` runs: a job that enqueues itself would never end.
         """
         ran: list[TaskRun] = []
         while True:
@@ -106,7 +106,7 @@ class Bench:
                 return ran
 
     def advance(self, seconds: Duration) -> int:
-        """Let time pass, and enqueue the jobs of every tick of the schedule on the way; how many jobs that enqueued."""
+        """Move the clock, and enqueue the jobs of every schedule tick on the way. Returns how many jobs."""
         enqueued = 0
         until = self.clock.wall_ms() + duration_ms("seconds", seconds)
         while True:
@@ -155,7 +155,7 @@ class Bench:
     # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def enqueued(self, task: AnyTask | None = None) -> list[Call]:
-        """The calls that wait, of one task or of all: those that are due first, then by their time."""
+        """The waiting calls of one task or of all: due ones first, then by time."""
         queues = {one.queue for one in self.app.tasks.values()} | ({task.queue} if task is not None else set())
         calls: list[Call] = []
         for state in ("ready", "scheduled"):
@@ -168,7 +168,7 @@ class Bench:
         return calls
 
     def assert_enqueued(self, task: AnyTask, /, *args: Any, **kwargs: Any) -> Call:
-        """A call of the task waits: with these arguments, or any if none are given. It is returned."""
+        """Assert that a call of the task waits, with these arguments (or any, if none are given). Returns it."""
         calls = self.enqueued(task)
         if not args and not kwargs:
             _require(calls, f"no call of {task.name} waits")
@@ -185,7 +185,7 @@ class Bench:
         _require(not calls, f"{len(calls)} calls of {task.name} wait")
 
     def assert_dead(self, task: AnyTask, error: str = "") -> Job:
-        """A job of the task is dead, of an error that contains this text. It is returned."""
+        """Assert that a job of the task is dead with an error that contains this text. Returns it."""
         jobs = self.store.queue(task.queue, self.app.tenant).list("dead", 10_000).jobs
         dead = [job for job in jobs if _task_of(job.payload) == task.name]
         found = [job for job in dead if error in (job.error or "")]
@@ -208,6 +208,6 @@ def _task_of(payload: bytes) -> str:
 
 
 def _require(fact: object, message: str) -> None:
-    """Raises AssertionError. Not by an `assert`: pytest rewrites those of a plugin, and would add to the message."""
+    """Raise AssertionError if the fact is false. No `assert`: pytest would add to the message of a plugin's assert."""
     if not fact:
         raise AssertionError(message)

@@ -1,7 +1,7 @@
-"""What the conformance suite does in other processes: `python -m tenure.testing.child VERB URL QUEUE ARGUMENT`.
+"""The conformance suite's program for other processes: `python -m tenure.testing.child VERB URL QUEUE ARGUMENT`.
 
-A child says `ready` once its store is open, waits for a line on its standard input, works, and prints its answer as
-one line of JSON. It knows nothing of pytest.
+A child prints `ready` once its store is open, waits for a line on its standard input, runs the verb, and prints its
+answer as one line of JSON. It does not import pytest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tenure.errors import StoreClosed, TenureError
 
 
 def drain(store: Store, queue: Queue, argument: str) -> object:
-    """Claim and ack until there is nothing; tell what was delivered, and under which leases."""
+    """Claim and ack until the queue is empty. Returns the delivered jobs and their leases."""
     delivered: list[str] = []
     leases: list[str | None] = []
     while claim := queue.claim(limit=int(argument), lease=120, worker=f"pid-{os.getpid()}"):
@@ -30,7 +30,7 @@ def drain(store: Store, queue: Queue, argument: str) -> object:
 
 
 def hold(store: Store, queue: Queue, argument: str) -> object:
-    """Claim one job and go away with it: the parent kills this process."""
+    """Claim one job and keep it: the parent kills this process."""
     claim = queue.claim(lease=float(argument), wait=30)
     _say([delivery.receipt for delivery in claim])
     sys.stdin.readline()
@@ -61,7 +61,7 @@ def enqueue_keys(store: Store, queue: Queue, argument: str) -> object:
 
 
 def ack(store: Store, queue: Queue, argument: str) -> object:
-    """Ack by a receipt another process was given."""
+    """Ack with a receipt of another process."""
     try:
         queue.ack(argument)
     except TenureError as error:
@@ -70,7 +70,7 @@ def ack(store: Store, queue: Queue, argument: str) -> object:
 
 
 def fork(store: Store, queue: Queue, argument: str) -> object:
-    """Use the open store in a forked child: what that child is told."""
+    """Use the open store in a forked child. Returns the child's error."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

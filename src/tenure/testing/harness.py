@@ -1,4 +1,4 @@
-"""What the conformance suite needs to know of a store: how to open it, and what it can do."""
+"""What the conformance suite needs of a store: how to open it, and what it can do."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ Part = Literal["payload", "state"]
 
 
 class Harness(ABC):
-    """One place where a store keeps its data. The suite takes a new one for every test."""
+    """A location for one store's data. The suite makes a new one for every test."""
 
-    #: Whether what was written is still there when the store is closed and opened again.
+    #: Whether the data survives closing and reopening the store.
     persistent: bool = True
-    #: Whether `open` takes a ManualClock; where it does not, the tests that move time are skipped.
+    #: Whether `open` takes a ManualClock; if not, the tests that move time are skipped.
     manual_clock: bool = True
-    #: What `tenure.open` takes in another process to reach the same data; None: no other process can.
+    #: The URL by which `tenure.open` in another process opens the same data; None: no other process can.
     url: str | None = None
-    #: How many jobs the races fight over.
+    #: How many jobs the race tests use.
     race_jobs: int = 20_000
 
     @abstractmethod
     def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
-        """Open the store on this harness's data, made at the first call; the last one opened has been closed.
+        """Open the store on this harness's data, which the first call creates. It is closed before the next call.
 
-        `quick`: a durability below the default will do, where that is faster.
+        `quick`: a durability below the default is enough, if it is faster.
         """
 
     def url_at(self, path: Path) -> str | None:
-        """The address of a store of this kind in that folder; None where a store is not a folder."""
+        """The URL of a store of this kind in that folder; None if a store is not a folder."""
         return None
 
     def damage(self, store: Store, queue: Queue, job_id: str, part: Part) -> bool:
-        """Flip a byte of what the open store keeps of a job; False where that cannot be done."""
+        """Flip a byte of a job's row in the open store; False if that is not possible."""
         return False
 
     def destroy(self) -> None:  # noqa: B027 - many stores have nothing to remove
@@ -51,7 +51,7 @@ class Harness(ABC):
 
 
 class EngineHarness(Harness):
-    """A store that `tenure.open` makes on an engine of the seam."""
+    """A store that `tenure.open` makes on an engine."""
 
     def __init__(self, scheme: str, folder: Path | None = None, quick: dict[str, Any] | None = None) -> None:
         self._scheme = scheme
@@ -89,16 +89,16 @@ class EngineHarness(Harness):
 
 
 def backend_of(store: Store) -> Backend:
-    """What the store is a façade of: for tests of the contract beneath it."""
+    """The store's backend, for tests of the contract."""
     return store.backend
 
 
 def engine_of(store: Store) -> Any:
-    """The engine under an embedded store: for tests that reach below the contract."""
+    """The engine of an embedded store, for tests below the contract."""
     return store.backend._engine  # type: ignore[attr-defined]
 
 
 def driver_of(store: Store) -> Any:
-    """The engine itself, without what makes rows of segments: for tests that reach below that."""
+    """The engine without the layer of segments, for tests below that layer."""
     engine = engine_of(store)
     return getattr(engine, "inner", engine)

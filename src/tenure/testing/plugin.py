@@ -1,10 +1,10 @@
-"""The pytest plugin. The package registers it: tests only have to name its fixtures.
+"""The pytest plugin. The package registers it, so tests only have to name its fixtures.
 
     tenure_clock      a ManualClock
     tenure_bench      tenure_bench(app): the app on a store in memory until the test ends
     tenure_app        a new app on such a store; `tenure_app.bench` is its bench
 
-The fixtures import Tenure themselves, so a test run that uses none of them pays nothing for the plugin.
+The fixtures import Tenure when they are used, so the plugin costs nothing in a test run without them.
 """
 
 from __future__ import annotations

@@ -11,16 +11,14 @@ returns non-zero.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from queue import Empty, SimpleQueue
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -29,6 +27,7 @@ from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration, duration_ms
 from tenure.model.names import MAX_WORKER_BYTES, short_text
 from tenure.model.retry import Policy, whole_number
+from tenure.process import signals_handled
 from tenure.worker import log, metrics
 from tenure.worker.background import BackgroundThread
 from tenure.worker.claimer import Claimer
@@ -164,7 +163,7 @@ class Worker:
 
     def run(self) -> int:
         """Work until a signal, or `stop` from another thread; return the process's exit code."""
-        with self._signals():
+        with signals_handled(self._stop_by):
             if not self._started:
                 self.start()
             try:
@@ -372,23 +371,9 @@ class Worker:
         """Why it ended."""
         return self._reason
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT stop it. Only in the main thread, where Python allows signal handlers."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            if self._stop.is_set():
-                self._stop_now.set()
-            self._reason = signal.Signals(number).name
-            self.stop()
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                with contextlib.suppress(TypeError, ValueError):
-                    signal.signal(number, handler)
+    def _stop_by(self, number: signal.Signals) -> None:
+        """End after SIGTERM or SIGINT; a second one ends it without grace."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._reason = number.name
+        self.stop()

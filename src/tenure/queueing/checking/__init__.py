@@ -1,18 +1,19 @@
-"""`check`: verifies the invariants on a snapshot of the store, in bounded memory.
+"""`check` verifies the store's invariants on a snapshot, in bounded memory.
 
 1. A job is in exactly one state, and in exactly the index row of that state.                     `jobs`, `strays`
-2. Every index row points at a job in that state; every leased job names a lease that holds it.   `strays`, `leases`
-3. A lease with no open job has no row left, and nothing due.                                     `leases`
+2. Every index row refers to a job in that state; every leased job names a lease that holds it.   `strays`, `leases`
+3. A lease without open jobs has no row, and no row in `due`.                                     `leases`
 4. Counters equal a recount.                                                                      `counters`
 5. Conservation, per queue: enqueued = waiting + blocked + leased + done + dead + removed.        `counters`
-6. The journal, as far back as it is kept, leads to the same states as the tables.                `journal`
-7. A request's outcome is kept whole, and is due to be forgotten.                                 `requests`
+6. The journal, as far back as it is kept, gives the same states as the tables.                   `journal`
+7. A request's outcome has all its parts, and a row in `due` that ends it.                        `requests`
 8. A rate's bucket belongs to a queue that has a rate, and is not overdrawn.                      `limits`
-9. What a tenant with a quota has waiting is counted right, and so is every queue of it.          `quota_usage`
+9. The usage counters of a tenant with a quota equal a recount over all its queues.               `quota_usage`
 10. A queue that has waiting jobs has a place among those that take turns.                        `turns`
-12. A group that has jobs has its row, its counts, and a turn for each priority of them.          `groups`
-13. A blocked job waits for as many jobs as it says; rows that join two jobs belong to both.      `flows`
-14. Steps and signals belong to a job that knows of them, can be read, and are counted right.     `steps`
+11. A job whose id does not hold its queue has a row in `job_queues`, and no other job has one.   `jobs`, `strays`
+12. A group that has jobs has a row, correct counts, and a turn for each priority of its jobs.    `groups`
+13. A blocked job's count of open parents is correct; rows that link two jobs belong to both.     `flows`
+14. Steps and signals belong to a job whose state has the flag, can be read, and are counted.     `steps`
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from tenure.queueing.checking.repair import mend
 from tenure.queueing.checking.survey import Fault, Progress, Survey
 from tenure.queueing.core import Core
 
-#: Repairing one fault may show another (a rebuilt state needs its index row): the check runs this many times at most.
+#: Repairing one fault may reveal another (a rebuilt state needs its index row): at most this many passes are made.
 _PASSES = 4
-#: What is set right by counting, once the rows hold together.
+#: Rules whose faults are repaired by a recount, once the rows are consistent.
 _RECOUNTED = (*counters.RULES, groups.RULE)
 
 
 def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
+    """Check all invariants; with `repair`, repair the faults. Returns what was found and repaired."""
     survey = look(core, progress)
     outcome: dict[Fault, str | None] = dict.fromkeys(survey.faults)
     if repair and outcome:
@@ -74,7 +76,7 @@ def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
 
 
 def look(core: Core, progress: Progress | None = None) -> Survey:
-    """Everything that is wrong with one moment of the store."""
+    """Find all faults of the store, on one snapshot."""
     with core.engine.snapshot() as reader:
         survey = Survey(reader, progress)
         settings_rows.check_queues(survey)
@@ -97,9 +99,9 @@ def look(core: Core, progress: Progress | None = None) -> Survey:
 
 
 def _repair(core: Core, survey: Survey, outcome: dict[Fault, str | None]) -> None:
-    """Rows first, until they hold together; then the numbers, counted anew."""
+    """Repair rows until they are consistent, then recount the counters."""
     for _ in range(_PASSES):
-        # A damaged counter is set right at once, for others to count on; whether it fits is seen at the end.
+        # A damaged counter is reset at once, since other repairs add to it; its value is checked at the end.
         todo = [f for f in survey.faults if f.mend and (f.rule not in _RECOUNTED or f.mend == "set_counter")]
         if not todo:
             break

@@ -1,4 +1,4 @@
-"""Counters against a recount, and conservation: nothing enqueued is unaccounted for."""
+"""Compares counters with a recount, and checks conservation: every enqueued job is counted in some state or removed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(survey: Survey) -> None:
 
 def _check_queue(survey: Survey, queue: int) -> None:
     found = {name: _read(survey, queue, name) for name in Counter}
-    # Jobs whose state cannot be read are in some state, so the recount is a lower bound by as many.
+    # Jobs whose state cannot be read are in an unknown state: the recount may be too low by their number.
     unknown = sum(number == queue for number, _ in survey.unknown)
     alive = 0
     for name, state in COUNTS.items():
@@ -43,7 +43,7 @@ def _check_queue(survey: Survey, queue: int) -> None:
             survey.add(_add("counters", detail, queue, name, recount - count))
     enqueued, removed = found[Counter.ENQUEUED], found[Counter.REMOVED]
     if isinstance(enqueued, Corrupt):
-        # Each of the two can be told from the other.
+        # Each of the two counters follows from the other.
         known = 0 if isinstance(removed, Corrupt) else removed
         survey.add(_set(queue, Counter.ENQUEUED, alive + known, enqueued.detail))
     if isinstance(removed, Corrupt):
@@ -53,7 +53,7 @@ def _check_queue(survey: Survey, queue: int) -> None:
         missing = enqueued - alive - removed
         if not 0 <= missing <= unknown:
             detail = f"{enqueued} were enqueued, and {alive + removed} are there or removed"
-            # More may have been removed than was counted; that fewer were enqueued than are there cannot be.
+            # Too many enqueued: removals were not counted. Too few: enqueues were not.
             name, number = (Counter.REMOVED, missing) if missing > 0 else (Counter.ENQUEUED, -missing)
             survey.add(_add("conservation", detail, queue, name, number))
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: what blocks a job is counted right, and rows that join two jobs belong to both."""
+"""Parents and children: a blocked job's count of open parents is correct; rows that link two jobs belong to both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _check_parents(survey: Survey, key: bytes, value: bytes) -> None:
 
 
 def _check_block(survey: Survey, key: bytes, value: bytes) -> None:
-    """Each job of a block is there, and knows that it has children."""
+    """Each job of a block exists, and its state has the flag HAS_CHILDREN."""
     try:
         jobs = members(key, value)
     except Corrupt as exc:
@@ -72,7 +72,7 @@ def _check_blocked(survey: Survey, key: bytes, value: bytes) -> None:
     try:
         found = open_parents(survey.reader, queue, job)
     except Corrupt:
-        return  # noted with the row that cannot be read; it is counted again once that is mended
+        return  # the unreadable row is a fault of its own; a later pass counts again
     if said != found:
         detail = f"it is said to wait for {said} jobs, and {found} of its parents have not ended"
         survey.add(Fault("index", detail, "recount_parents", queue, job, keyspace.BLOCKED, key))
@@ -102,7 +102,7 @@ def recount_parents(core: Core, unit: UnitOfWork, fault: Fault, events: LastEven
     try:
         found = open_parents(unit.tx, queue, job)
     except Corrupt:
-        return ""  # first the row that cannot be read
+        return ""  # the unreadable row must be repaired first
     if not found:
         unblock(unit, (queue, job), state)
         return "made it ready: its parents have all ended"
@@ -113,7 +113,7 @@ def recount_parents(core: Core, unit: UnitOfWork, fault: Fault, events: LastEven
 
 
 def _policy(unit: UnitOfWork, queue: int, job: bytes) -> int:
-    """What a dead parent means for it; what is lost is "cancel", as where nothing was said."""
+    """Its on_parent_dead, as an index of `ON_PARENT_DEAD`; 0 ("cancel", the default) if the row is lost."""
     try:
         raw = unit.tx.get(keyspace.BLOCKED, keyspace.of_queue(queue, job))
         return 0 if raw is None else records.decode_blocked(raw, job).on_parent_dead
@@ -132,7 +132,7 @@ def note_links(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -
 
 
 def thin_block(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """Take jobs that are gone out of a block."""
+    """Remove jobs that no longer exist from a block."""
     raw = unit.tx.get(keyspace.CHILDREN, fault.key)
     if raw is None:
         return "nothing to do any more: the row is gone"
@@ -144,7 +144,7 @@ def thin_block(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -
 
 
 def replace_block(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """Give the parents that a block of children may have had a row each, unless they ended for the child."""
+    """Replace a damaged block by one row for each parent that it may have had and that has not ended for the child."""
     tx = unit.tx
     last, child = keyspace.split_child_block(fault.key)
     queue, job = keyspace.split_of_queue(child)
@@ -164,7 +164,7 @@ def replace_block(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents
 
 
 def _named(reader: Reader, queue: int, job: bytes, without: bytes = b"") -> list[bytes]:
-    """A job's parents, as far as their rows can be read, without those of one row."""
+    """A job's parents from all readable rows except `without`."""
     found: list[bytes] = []
     for keys in iterate_keys(reader, keyspace.PARENTS, *keyspace.job_range(queue, job)):
         for key, raw in zip(keys, get_each(reader, keyspace.PARENTS, keys), strict=True):
@@ -175,7 +175,7 @@ def _named(reader: Reader, queue: int, job: bytes, without: bytes = b"") -> list
 
 
 def rebuild_parents(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """Name the parents again that still have a row that leads to the job. Their order is lost."""
+    """Rebuild a damaged row of parents from the rows of `children`. Their order is lost."""
     tx, at = unit.tx, fault.key[:20]
     queue, job = keyspace.split_of_queue(at)
     if read_state(tx, queue, job) is None:

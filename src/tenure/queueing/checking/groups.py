@@ -1,4 +1,4 @@
-"""Groups: each that has jobs has its row with the right counts, and a turn for every priority that it has jobs of."""
+"""Groups: each group with jobs has a row with correct counts, and a turn for every priority of its jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIERS = range(10)
 
 
 class _Waiting(NamedTuple):
-    """What the rows of `group_ready` tell of a group: by the key of its row in `groups`."""
+    """The waiting jobs of a group, from the rows of `group_ready`. `key`: its row in `groups`."""
 
     key: bytes
     #: Jobs by tier.
@@ -31,10 +31,10 @@ class _Waiting(NamedTuple):
 
 
 def check(survey: Survey) -> None:
-    """Requires: the jobs were looked at, and rows of `group_ready` that nothing points at are noted."""
+    """Requires: the checks of jobs and of stray rows of `group_ready` have run."""
     if survey.unreadable & {keyspace.STATE, GROUP_READY, GROUPS} or survey.unknown or survey.damaged:
         for _ in survey.rows(GROUPS):
-            pass  # read for the engine's count of rows; recounted once the jobs themselves are in order
+            pass  # read for the engine's count of rows; groups are recounted once the jobs are repaired
         return
     rows = ((key, value) for page in survey.rows(GROUPS) for key, value in page)
     waiting = _waiting(survey)
@@ -97,7 +97,7 @@ def _is_there(reader: Reader, row: bytes) -> bool:
 
 
 def set_group(unit: UnitOfWork, fault: Fault) -> str:
-    """Count a group anew, and give it the turns that it lacks. `number` is how many of its jobs are leased."""
+    """Recount a group, and add its missing turns. `fault.number` is the number of its leased jobs."""
     tx, (queue, group) = unit.tx, keyspace.split_of_queue(fault.key)
     found = unit.numbered(queue)
     tiers: Tally[int] = Tally()
@@ -125,7 +125,7 @@ def set_group(unit: UnitOfWork, fault: Fault) -> str:
 
 
 def _rows_of_turns(reader: Reader, queue: int, group: bytes) -> dict[int, list[TurnRecord]]:
-    """By tier: the places that the group's rows in `turns` are of."""
+    """By tier: the places that the group's rows in `turns` belong to."""
     found: dict[int, list[TurnRecord]] = {}
     for tier in _TIERS:
         for keys in iterate_keys(reader, TURNS, *keyspace.turn_range(keyspace.group_turns(queue, tier))):
@@ -140,7 +140,7 @@ def _rows_of_turns(reader: Reader, queue: int, group: bytes) -> dict[int, list[T
 
 
 def _name(reader: Reader, queue: int, group: bytes, job: bytes) -> bytes:
-    """The group's name, by its row, or by one of its jobs; empty if neither tells."""
+    """The group's name, from its row or from one of its jobs; empty if neither can be read."""
     try:
         raw = reader.get(GROUPS, keyspace.of_queue(queue, group))
         if raw is not None:

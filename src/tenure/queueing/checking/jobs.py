@@ -1,4 +1,4 @@
-"""Every job: its state can be read, and all that goes with that state is there."""
+"""Every job: its state can be read, and all rows that this state requires exist."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
             survey.weight[queue] += record.payload_bytes
             if state.flags & records.HAS_GROUP:
                 grouped += _group_rows(survey, queue, job, state, record)
-            # A replayed job may have found its key taken by another.
+            # Another job may have taken the key of a replayed job.
             if record.key and state.state not in TERMINAL and not state.replays:
                 keyed.append((queue, job, record))
         except Corrupt as exc:
@@ -79,7 +79,7 @@ def _check_bodies(survey: Survey, found: list[Found]) -> None:
 def _group_rows(
     survey: Survey, queue: int, job: bytes, state: StateRecord, record: JobRecord
 ) -> list[tuple[int, bytes, bytes]]:
-    """The row by group that a waiting job must have; a leased one is counted for its group."""
+    """The row of `group_ready` that a waiting job must have; counts a leased job for its group."""
     group = group_id(record.group)
     if state.state == State.LEASED:
         survey.group_leased[keyspace.of_queue(queue, group)] += 1
@@ -89,7 +89,7 @@ def _group_rows(
 
 
 def _check_locations(survey: Survey, found: list[Found]) -> None:
-    """A job whose id does not name its queue has a row that does. Of two jobs with one id, it names either."""
+    """A job whose id does not hold its queue has a row in `job_queues`. Two jobs with one id share the row."""
     foreign = [(queue, job) for queue, job, _ in found if locations.is_foreign(queue, job)]
     rows = get_each(survey.reader, keyspace.JOB_QUEUES, [job for _, job in foreign])
     for (queue, job), raw in zip(foreign, rows, strict=True):
@@ -156,7 +156,7 @@ def _check_indexes(survey: Survey, found: list[Found]) -> None:
 
 
 def _check_rows(survey: Survey, space: Space, rows: list[tuple[int, bytes, bytes]]) -> None:
-    """Rows of an index that must be there: queue, job, key."""
+    """Check that these index rows (queue, job, key) exist."""
     values = get_each(survey.reader, space, [key for _, _, key in rows])
     for (queue, job, key), value in zip(rows, values, strict=True):
         if isinstance(value, bytes):

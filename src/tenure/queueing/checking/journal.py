@@ -1,8 +1,8 @@
-"""The sixth invariant: the journal, as far back as it is kept, leads to the same states as the tables.
+"""The sixth invariant: the journal, as far back as it is kept, gives the same states as the tables.
 
-It is read once, forward. An event that a job's state calls its last must say what the state says. A job that is not in
-the tables must have an event later on that ends it. Together with a count of the states whose last event is in the
-journal this is a full replay, without holding the jobs in memory.
+It is read once, forward. The event that a job's state names as its last must agree with the state. A job that is not in
+the tables must have a later event that ends it. Together with a count of the states whose last event is in the journal,
+this is equal to a full replay, without holding the jobs in memory.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class _Replay:
         self._survey = survey
         self._reader = survey.reader
         self._ends_seen = 0
-        #: Jobs that are not in the tables and whose end has not been met yet.
+        #: Jobs that are not in the tables, and whose final event has not been read yet.
         self._unended: dict[tuple[int, bytes], int] = {}
-        #: A row is missing or damaged: what was counted proves nothing.
+        #: A row is missing or damaged: the counts are not conclusive.
         self.broken = False
 
     def take(self, commit: int, row: JournalRow) -> None:
@@ -103,7 +103,7 @@ class _Replay:
 
 
 def _differs(event: EventRecord, state: StateRecord) -> str:
-    """How a job's last event and its state disagree; nothing, if they do not."""
+    """How a job's last event and its state differ; empty if they agree."""
     pairs = [
         ("state", event.state, state.state),
         ("priority", event.priority, state.priority),

@@ -1,4 +1,4 @@
-"""Every lease holds the jobs that name it, says how many, ends when it is due, and is not kept empty."""
+"""Every lease holds the jobs that name it, has the correct counts, a row in `due`, and at least one job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(survey: Survey) -> None:
 
 
 def _check_one(survey: Survey, queue: int, lease: bytes, record: LeaseRecord) -> None:
-    """Raises Corrupt if what belongs to the lease cannot be read."""
+    """Raises Corrupt if the lease's jobs cannot be read."""
     held = survey.held[queue, lease]
     given, unknown = _given(survey, queue, lease)
     lost = len(lost_jobs(survey.reader, queue, lease))
@@ -52,7 +52,7 @@ def _check_one(survey: Survey, queue: int, lease: bytes, record: LeaseRecord) ->
 
 
 def _given(survey: Survey, queue: int, lease: bytes) -> tuple[int, int]:
-    """Of the jobs a lease was given: how many name it, and of how many that cannot be told."""
+    """How many of the lease's jobs name it, and how many jobs have an unreadable state."""
     raw = survey.reader.get(keyspace.LEASE_JOBS, keyspace.of_queue(queue, lease))
     if raw is None:
         raise Corrupt(f"the jobs of lease {lease.hex()} are missing")
@@ -73,7 +73,7 @@ def _given(survey: Survey, queue: int, lease: bytes) -> tuple[int, int]:
 
 
 def _may_be_held(survey: Survey, queue: int, job: bytes, value: Corrupt | None) -> bool:
-    """A job whose state is gone while the rest of it is there has lost its state, and may have been held."""
+    """Whether a job without a readable state may be held: its state is damaged, or lost while its payload exists."""
     if value is not None:
         return True
     found = get_each(survey.reader, keyspace.JOBS, [keyspace.of_queue(queue, job)])[0]

@@ -1,4 +1,4 @@
-"""Every bucket belongs to a queue or tenant that has a rate, and no more was taken from a queue's than it holds."""
+"""Every bucket belongs to a queue or tenant with a rate, and a queue's bucket is not overdrawn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _has_rate(survey: Survey, meter: int, name: str) -> bool:
         try:
             record = records.decode_struct(records.QuotaRecord, raw, "a quota")
         except Corrupt:
-            return True  # it may be this one's
+            return True  # the damaged quota may be this one
         if record.number == meter:
             return record.quota.rate_of(name) is not None
     return False

@@ -1,4 +1,4 @@
-"""What tenants with a quota have waiting and stored is counted right, and every queue of theirs is counted."""
+"""The usage counters of tenants with a quota equal a recount, and each of their queues has the tenant's meter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(survey: Survey) -> None:
             record = records.decode_struct(records.QuotaRecord, raw, f"the quota of tenant {tenant}")
         except Corrupt as exc:
             survey.add(Fault("damaged", exc.detail, "drop_quota", space=keyspace.META, key=key))
-            lost.add(tenant)  # what is counted for it is looked at once that is mended
+            lost.add(tenant)  # its counters are checked after the repair
             continue
         meters[tenant] = record.number
     for queue in survey.queues.values():
@@ -36,12 +36,12 @@ def check(survey: Survey) -> None:
 def _check_usage(survey: Survey, tenant: str, meter: int) -> None:
     numbers = [queue.number for queue in survey.queues.values() if queue.name.tenant == tenant]
     if any(queue in numbers for queue, _ in survey.unknown | survey.damaged):
-        return  # what such a job weighs is not known before it is mended
+        return  # the size of a damaged job is unknown until it is repaired
     waiting = sum(survey.recount[number, int(state)] for number in numbers for state in (State.WAITING, State.BLOCKED))
     try:
         stored = sum(survey.weight[n] for n in numbers) + quotas.manifests(survey.reader, tenant)
     except Corrupt:
-        return  # a staged write that cannot be read is found by another check
+        return  # another check reports the unreadable staged write
     for counter, recount in ((Usage.JOBS, waiting), (Usage.STORED, stored)):
         key = keyspace.counter(meter, counter)
         what = f"{'waiting jobs' if counter is Usage.JOBS else 'bytes stored'} of tenant {tenant}"

@@ -1,4 +1,4 @@
-"""A job whose state is lost gets the state of its last event in the journal; without one, it waits as if just enqueued."""
+"""Rebuilds a lost state from the job's last event in the journal; without one, the job waits as if just enqueued."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenure.storage.keyspace import Due
 from tenure.storage.records import V1, EventRecord, StateRecord, encode_blocked
 
 LastEvents = dict[tuple[int, bytes], tuple[EventRecord, int, int]]
-"""Of a job: its last event, where it stands, and when it happened."""
+"""By (queue, job): its last event, the reference of that event, and its time."""
 
 
 def last_events(core: Core, jobs: set[tuple[int, bytes]]) -> LastEvents:
@@ -56,7 +56,7 @@ _LINKS = (
 
 
 def link_flags(reader: Reader, queue: int, job: bytes) -> int:
-    """The flags of a state that its rows in `children`, `parents` and `steps` ask for."""
+    """The flags that a job's rows in `children`, `parents` and `steps` require."""
     begin, end = keyspace.job_range(queue, job)
     flags = sum(flag for space, flag in _LINKS if reader.keys(space, begin, end, 1))
     return flags | records.HAS_CHILDREN if has_children(reader, begin) else flags
@@ -94,7 +94,7 @@ def rebuild_state(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents
 
 
 def _flags(reader: Reader, queue: int, job: bytes) -> int | None:
-    """What else there is of the job; None if its payload is lost."""
+    """The flags of the job's other rows; None if its payload is lost."""
     at = keyspace.of_queue(queue, job)
     try:
         raw = reader.get(keyspace.JOBS, at)
@@ -127,7 +127,7 @@ def _from_journal(
 
 
 def _visible_before(reader: Reader, ref: int) -> int:
-    """When the job was last visible, by the event before: the last that made it wait."""
+    """The job's last visibility time: that of its latest event that made it wait."""
     while ref:
         commit, index = records.split_ref(ref)
         try:
@@ -145,13 +145,13 @@ def _visible_before(reader: Reader, ref: int) -> int:
 
 def _from_nothing(unit: UnitOfWork, registered: RegisteredQueue | None, flags: int) -> StateRecord:
     attempts = registered.policy.max_attempts if registered is not None else 5
-    # Never below a token that was handed out: one no delivery can have reached.
+    # Larger than any token that was given: the epoch (`model.tokens`) does not reach 27 million.
     token = unit.now << 16
     return StateRecord(V1, int(State.WAITING), 0, 0, flags, 0, attempts, 0, token, unit.now, 0, 0, 0, NO_ID)
 
 
 def _still_leased(reader: Reader, queue: int, job: bytes, state: StateRecord) -> bool:
-    """Whether the lease that had the job is still there and was given it: then its holder keeps it."""
+    """Whether the lease still exists and has this job with this token: then its holder keeps the job."""
     try:
         lease = read_lease(reader, queue, state.lease)
         raw = reader.get(keyspace.LEASE_JOBS, keyspace.of_queue(queue, state.lease))
@@ -163,7 +163,7 @@ def _still_leased(reader: Reader, queue: int, job: bytes, state: StateRecord) ->
 
 
 def _due_at(unit: UnitOfWork, registered: RegisteredQueue | None, queue: int, job: bytes, state: StateRecord) -> int:
-    """Its ttl or retention, by the due row that is there; a done job without one is kept as long as its policy says."""
+    """The end of its ttl or retention, from its row in `due`; for a done job without one, by the queue's policy."""
     if state.state == State.DONE:
         kind = Due.RETENTION
     elif state.state in (State.WAITING, State.BLOCKED) and not state.token:
@@ -206,11 +206,11 @@ def group_row(reader: Reader, queue: int, job: bytes, state: StateRecord) -> byt
 
 
 def put_index(tx: Transaction, queue: int, job: bytes, state: StateRecord) -> None:
-    """Write the index rows of a job in this state. Its group is counted by the check that follows."""
+    """Write the index rows of a job in this state. The next pass of the check counts its group."""
     index, by_group = index_row(queue, job, state), group_row(tx, queue, job, state)
     if index is not None and index[0] != keyspace.BLOCKED:
         tx.put(*index, b"")
     elif index is not None and tx.get(*index) is None:
-        tx.put(*index, encode_blocked(0, 0))  # counted by the next look
+        tx.put(*index, encode_blocked(0, 0))  # the next pass of the check counts its parents
     if by_group is not None:
         tx.put(keyspace.GROUP_READY, by_group, b"")

@@ -1,7 +1,7 @@
-"""`check(repair=True)`: repairs what the check found. Each fault is verified again and repaired in one transaction.
+"""`check(repair=True)`: each fault is verified again and repaired in one transaction.
 
-What can be derived from other rows is made anew: index and due rows from states, states from the job's last event in
-the journal, counters from a recount. The jobs of a broken lease are given back. What is lost is removed, and reported
+Rows that follow from others are rebuilt: index and due rows from states, states from the job's last event in the
+journal, counters from a recount. The jobs of a broken lease wait again. What cannot be rebuilt is removed and reported
 as lost.
 """
 
@@ -36,11 +36,11 @@ from tenure.storage.records import StateRecord
 
 
 def mend(core: Core, faults: Sequence[Fault]) -> dict[Fault, str]:
-    """What was done about each fault; those that cannot be mended are left out."""
+    """Repair the faults. Returns a sentence for each repaired fault; others are left out."""
     lost = {(fault.queue, fault.job) for fault in faults if fault.mend == "rebuild_state"}
     events = last_events(core, lost) if lost else {}
     done: dict[Fault, str] = {}
-    # Queues first, then rows, then jobs: each step finds what it builds on in place.
+    # In the order of MENDERS: queues first, then rows, then jobs, since each repair relies on the earlier ones.
     for fault in sorted((fault for fault in faults if fault.mend), key=lambda fault: _ORDER.index(fault.mend)):
         said = core.write(lambda unit, f=fault: MENDERS[f.mend](core, unit, f, events))  # type: ignore[misc]
         if said:
@@ -88,7 +88,7 @@ def _put_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> 
 
 
 def _break_up(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """What can be read of a segment becomes rows, which the next look sets right one by one."""
+    """Turn the readable part of a segment into rows, which the next pass checks and repairs one by one."""
     if not unit.tx.break_up(fault.key):
         return ""
     return "took the jobs apart: their states are made again from the journal"
@@ -159,7 +159,7 @@ def _drop_notes(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) 
 
 
 def _queue_row(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """The journal tells a queue's name and number; its policy starts again from the default, if it says no more."""
+    """Rebuild a queue's row from the journal: name, number and, if it was configured since, the policy."""
     name = QueueName(*keyspace.split_queue_row(fault.key)) if fault.key else None
     found = _queue_in_journal(unit.tx, name, fault.queue)
     if found is None:
@@ -230,20 +230,20 @@ def _drop_quota(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) 
 
 
 def _remove_job(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """Its payload is lost, and with it the job."""
+    """Remove a job whose payload is lost."""
     tx, queue, job = unit.tx, fault.queue, fault.job
     state = read_state(tx, queue, job)
     if state is None:
         tx.delete(keyspace.JOBS, fault.key)
         return "removed what was left of it"
-    # Whatever its flags say, nothing of it may stay.
+    # Its flags may be incomplete: delete all rows that a job can have.
     state = state._replace(flags=state.flags | records.HAS_PARTS | records.HAS_NOTES)
     (remove_leased if state.state == State.LEASED else remove)(unit, queue, job, state, Change.REPAIRED)
     return "removed the job: its payload is lost"
 
 
 def _gone(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """The journal knows a job of which nothing is left: say there that it is gone."""
+    """Add an event to the journal for a job that has events but no rows."""
     if unit.tx.get(keyspace.STATE, keyspace.of_queue(fault.queue, fault.job)) is not None:
         return "nothing to do any more: the job is there"
     unit.event(Change.REPAIRED, fault.queue, fault.job, previous=fault.number)
@@ -251,7 +251,7 @@ def _gone(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str
 
 
 def _give_back(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """A lease that cannot be relied on ends, and every job that names it waits again. `key` is the lease."""
+    """End an inconsistent lease: every job that names it waits again. `fault.key` is the lease."""
     tx, queue, lease = unit.tx, fault.queue, fault.key
     registered = core.registry.by_number(tx, queue)
     jobs = []
@@ -295,7 +295,7 @@ def _lease_lost(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) 
 
 
 def _add_counter(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    # The difference holds whatever was counted since the check looked.
+    # The difference stays correct even if verbs have changed the counter since the check.
     unit.tx.add(fault.key, fault.number)
     return f"corrected the counter by {fault.number:+d}"
 

@@ -1,4 +1,4 @@
-"""Every remembered outcome of a request can be read, has all its parts, and has a row in `due` that ends it."""
+"""Every stored outcome of a request can be read, has all its parts, and has a row in `due` that ends it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenure.storage.keyspace import Due
 
 
 def check(survey: Survey) -> None:
-    key, parts = b"", 0  # the outcome the rows before belong to: its parts follow it
+    key, parts = b"", 0  # the request of the last part 0, and the number of parts that follow it
     for rows in survey.rows(keyspace.REQUESTS):
         for at, value in rows:
             request, part = keyspace.split_request(at)
@@ -26,7 +26,7 @@ def check(survey: Survey) -> None:
 
 
 def _check_outcome(survey: Survey, request: bytes, value: bytes) -> int:
-    """How many parts follow."""
+    """Check part 0 of an outcome; returns how many parts follow. Raises Corrupt."""
     record = records.decode_request(value)
     wanted = [keyspace.request(request, part) for part in range(1, record.parts + 1)]
     if None in survey.reader.get_many(keyspace.REQUESTS, wanted):
@@ -41,12 +41,12 @@ def _check_outcome(survey: Survey, request: bytes, value: bytes) -> int:
 
 
 def fits(survey: Survey, due: keyspace.DueKey) -> bool:
-    """Whether there is an outcome that is to be forgotten then."""
+    """Whether the due row belongs to an outcome that ends at that time."""
     try:
         raw = survey.reader.get(keyspace.REQUESTS, keyspace.request(due.reference, 0))
         record = None if raw is None else records.decode_request(raw)
     except Corrupt:
-        return True  # its own damage is noted already
+        return True  # the damaged outcome is a fault already
     return record is not None and (record.until_ms, record.parts) == (due.time_ms, due.queue)
 
 

@@ -1,4 +1,4 @@
-"""Segments: both records are there and can be read. Their jobs are checked with all others (`jobs`, `strays`)."""
+"""Segments: both records exist and can be read. `jobs` and `strays` check their jobs like all others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(survey: Survey) -> None:
                 _broken(survey, key, value, "orphan", "jobs that were enqueued together have no state")
     for space in reader.segment_spaces[1:]:
         for _ in survey.rows(space):
-            pass  # for the engine's own count of rows, and for damage that keeps them from being read
+            pass  # read for the engine's count of rows, and to find unreadable rows
     begin = b""
     while found := reader.segments(begin, 100):
         for key, segment in found:

@@ -1,4 +1,4 @@
-"""Rows of queues, settings, idempotency keys and remembered claims; and the engine's own count of rows."""
+"""Checks the rows of queues, settings, idempotency keys and claims; and compares the engine's own count of rows."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def check(survey: Survey) -> None:
         for rows in survey.rows(space):
             for key, value in rows:
                 if space == keyspace.META and keyspace.is_quota_row(key):
-                    continue  # read with what is counted for it (`meters`)
+                    continue  # checked by `quota_usage`
                 try:
                     if space == keyspace.CLAIMS and not keyspace.queue_of(key):
-                        records.decode_number(value)  # which queue served a claim from any
+                        records.decode_number(value)  # the queue that served a `claim_any`
                         continue
                     decode(value)
                 except Corrupt as exc:
@@ -47,7 +47,7 @@ def check(survey: Survey) -> None:
 
 
 def check_entries(survey: Survey) -> None:
-    """An engine that counts its rows apart from them may have lost some without a trace in any one."""
+    """Compare with the engine's own count of rows, which reveals rows that are lost without other traces."""
     for space in keyspace.EVERYWHERE:
         name = keyspace.NAMES[space]
         try:

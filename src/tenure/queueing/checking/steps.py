@@ -1,4 +1,4 @@
-"""Steps and signals: each belongs to a job that knows of it, can be read, and is counted."""
+"""Steps and signals: each belongs to a job whose state has the flag, can be read, and is counted."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def _check_job(survey: Survey, at: bytes, rows: list[Row]) -> None:
             count += 1
         except Corrupt as exc:
             survey.add(Fault("damaged", exc.detail, "delete_row", queue, job, STEPS, key))
-    said = _said(dict(rows).get(at), job)
-    if said is None or (said.count, said.size) != (count, size):
+    head = _head(dict(rows).get(at), job)
+    if head is None or (head.count, head.size) != (count, size):
         detail = f"its steps are counted wrong: there are {count}, of {size} bytes"
         survey.add(Fault("index", detail, "recount_steps", queue, job, STEPS, at))
 
 
-def _said(raw: bytes | None, job: bytes) -> StepsRecord | None:
-    """What the first row of a job says; None: it is missing, or cannot be read."""
+def _head(raw: bytes | None, job: bytes) -> StepsRecord | None:
+    """The job's first row in `steps`; None: it is missing, or cannot be read."""
     try:
         return None if raw is None else records.decode_struct(StepsRecord, raw, "its steps", job)
     except Corrupt:
@@ -60,7 +60,7 @@ def _said(raw: bytes | None, job: bytes) -> StepsRecord | None:
 
 
 def recount_steps(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) -> str:
-    """Count a job's steps anew. A job that waited for a signal is ready when its delay has passed, if that was lost."""
+    """Recount a job's steps. If the awaited signal's name is lost, the job becomes ready when its delay has passed."""
     tx, at = unit.tx, keyspace.of_queue(fault.queue, fault.job)
     if read_state(tx, fault.queue, fault.job) is None:
         return "nothing to do any more: the job is gone"
@@ -72,6 +72,6 @@ def recount_steps(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents
             count += 1
         except Corrupt:
             continue  # a fault of its own
-    said = _said(tx.get(STEPS, at), fault.job) or StepsRecord()
-    tx.put(STEPS, at, records.encode_struct(replace(said, count=count, size=size)))
+    head = _head(tx.get(STEPS, at), fault.job) or StepsRecord()
+    tx.put(STEPS, at, records.encode_struct(replace(head, count=count, size=size)))
     return f"it has {count} steps, by a recount"

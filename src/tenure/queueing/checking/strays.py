@@ -1,4 +1,4 @@
-"""Rows that nothing points at."""
+"""Finds stray rows: index rows and parts that belong to no job, lease or request in that state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.storage.engine import Space, get_each
 from tenure.storage.keyspace import Due
 from tenure.storage.records import StateRecord
 
-_TOLD = (Due.LEASE, Due.TTL, Due.RETENTION, Due.REQUEST)
+_CHECKED_DUE = (Due.LEASE, Due.TTL, Due.RETENTION, Due.REQUEST)
 _INDEXES = (keyspace.READY, keyspace.DONE, keyspace.DEAD, keyspace.BLOCKED)
 
 
@@ -31,22 +31,22 @@ def check(survey: Survey) -> None:
     ):
         count = 0
         for rows in survey.rows(space, 5000):
-            count += sum([_judged(space, key) for key, _ in rows])
+            count += sum([_is_checked(space, key) for key, _ in rows])
         if count != survey.expected[space]:
             _look(survey, space)
 
 
 def _look(survey: Survey, space: Space) -> None:
-    quiet = Survey(survey.reader)  # what is damaged has been noted already
+    quiet = Survey(survey.reader)  # damage is in `survey` already
     for rows in quiet.rows(space):
         for key, _ in rows:
-            if _judged(space, key):
+            if _is_checked(space, key):
                 _CHECKS[space](survey, space, key)
 
 
-def _judged(space: Space, key: bytes) -> bool:
-    """Due rows of keys and claims may be left over from a key that was taken anew: the sweeper clears them."""
-    return space != keyspace.DUE or key[0] in _TOLD
+def _is_checked(space: Space, key: bytes) -> bool:
+    """Not due rows of keys and claims: those may be left over from an earlier use, and the sweeper removes them."""
+    return space != keyspace.DUE or key[0] in _CHECKED_DUE
 
 
 def _check_index(survey: Survey, space: Space, key: bytes) -> None:
@@ -86,7 +86,7 @@ def _check_body(survey: Survey, space: Space, key: bytes) -> None:
 
 
 def _check_extra(survey: Survey, space: Space, key: bytes) -> None:
-    """A row of notes, or a part."""
+    """Check a row of `notes`, or a part of a payload or result."""
     queue, job = keyspace.split_of_queue(key[:20])
     if survey.excused(queue, job):
         return
@@ -147,7 +147,7 @@ def _check_due(survey: Survey, space: Space, key: bytes) -> None:
             raw is not None and records.decode_lease(raw, due.reference).expires_at_ms == due.time_ms
         )
     except Corrupt:
-        fits = True  # the lease's own damage is noted already
+        fits = True  # the damaged lease is a fault already
     if not fits:
         _stray(survey, "orphan", space, key, due.queue, b"", f"lease {due.reference.hex()} does not end then")
 

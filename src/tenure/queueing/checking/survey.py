@@ -1,7 +1,7 @@
-"""What a check has counted and found so far, and how it reads on past damaged rows.
+"""The counts and faults of a check, and a reader that continues after damaged rows.
 
-Stray index rows are found by counting: the check looks up every row that must be there and counts it in `expected`. If
-a space has no more rows than that, it has no stray one; only if the counts differ are its rows read one by one.
+Stray index rows are found by counting: the check looks up every row that must exist and counts it in `expected`. If a
+space has exactly as many rows, none is stray; only if the counts differ are its rows checked one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class Fault(NamedTuple):
-    """Something that is not as it must be; `mend` names what repair may do about it (`repair.MENDERS`)."""
+    """A violated invariant; `mend` is the name of its repair (a key of `repair.MENDERS`), empty if there is none."""
 
     rule: str
     detail: str
@@ -32,7 +32,7 @@ class Fault(NamedTuple):
 
 
 class Survey:
-    #: Past this many, faults are only counted, so that a ruined store does not fill the memory.
+    #: Faults beyond this number are dropped (`truncated`), so that a badly damaged store does not fill the memory.
     LISTED = 10_000
 
     def __init__(self, reader: Snapshot, progress: Progress | None = None) -> None:
@@ -45,16 +45,16 @@ class Survey:
         self.recount: Tally[tuple[int, int]] = Tally()
         #: Bytes of payloads and results, by queue.
         self.weight: Tally[int] = Tally()
-        #: Rows each space must have, all of which were seen to be there.
+        #: By space: the rows that must exist and were found.
         self.expected: Tally[Space] = Tally()
         #: Jobs that name each (queue, lease).
         self.held: Tally[tuple[int, bytes]] = Tally()
         #: Leased jobs of each group, by the key of its row.
         self.group_leased: Tally[bytes] = Tally()
-        #: Jobs whose state cannot be read, so that what they count as is not known; and those with other damage.
+        #: Jobs whose state cannot be read, so that their state is unknown; and jobs with other damage.
         self.unknown: set[tuple[int, bytes]] = set()
         self.damaged: set[tuple[int, bytes]] = set()
-        #: Spaces that could not be read whole: what is counted from them proves nothing.
+        #: Spaces that could not be read completely: their counts are not conclusive.
         self.unreadable: set[Space] = set()
         #: How many rows of each space were read.
         self.read: dict[Space, int] = {}
@@ -67,7 +67,7 @@ class Survey:
             self.truncated = True
 
     def excused(self, queue: int, job: bytes) -> bool:
-        """What belongs to a job whose damage is noted is not stray."""
+        """Whether the job's damage is a fault already: its rows are not reported as stray."""
         return (queue, job) in self.unknown or (queue, job) in self.damaged
 
     def say(self) -> None:
@@ -75,9 +75,9 @@ class Survey:
             self._progress(self.jobs + self.events, None)
 
     def rows(self, space: Space, chunk: int = 1000) -> Iterator[list[Row]]:
-        """Every row of a space that can be read.
+        """All readable rows of a space.
 
-        Each that cannot is a fault; where the engine tells its key, it is passed.
+        Each unreadable row is added as a fault. Reading continues after it if the engine gives its key.
         """
         begin = b""
         self.read[space] = 0
@@ -106,7 +106,7 @@ class Survey:
             return
         if space in _JOB_SPACES and len(key) >= 20:
             queue, job = keyspace.split_of_queue(key[:20])
-            if not self.excused(queue, job):  # or else it is noted already, with the job
+            if not self.excused(queue, job):  # else the job is a fault already
                 self.add(Fault("damaged", detail, "delete_row", queue, job, space, key))
             return
         if space == keyspace.CHILDREN and keyspace.is_child_block(key):
@@ -121,7 +121,7 @@ class Survey:
 
 
 _JOB_SPACES = (keyspace.JOBS, keyspace.NOTES, keyspace.PAYLOAD, keyspace.STEPS)
-#: Spaces whose rows can be made again from others, or forgotten, once a damaged one is out of the way.
+#: Spaces whose damaged rows may be deleted: they are rebuilt from other rows, or not needed.
 _EXPENDABLE = (
     keyspace.READY, keyspace.LEASES, keyspace.LEASE_JOBS, keyspace.CLAIMS, keyspace.DUE, keyspace.DONE,
     keyspace.DEAD, keyspace.DEDUP, keyspace.COUNTERS, keyspace.REQUESTS, keyspace.LIMITS, keyspace.JOB_QUEUES, keyspace.TURNS,

@@ -1,4 +1,4 @@
-"""The turn index: every queue that has a job to give has a place, and every place its row in the order or in `due`."""
+"""The order of turns: every queue with waiting jobs has a place, and every place a row in the order or in `due`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tenure.storage.engine import get_each
 from tenure.storage.keyspace import GROUP_READY, GROUPS, TURNS
 from tenure.storage.records import TurnRecord
 
-#: How a row of the order begins; the others are places.
+#: The first byte of a row of the order; other rows are places.
 _ORDER = 0
 
 
 def check(survey: Survey) -> None:
-    """Requires: the jobs were recounted."""
+    """Requires: the check of jobs has run."""
     for rows in survey.rows(TURNS):
         for key, value in rows:
             if key[0] == _ORDER:
@@ -32,24 +32,24 @@ def check(survey: Survey) -> None:
 
 
 def _check_order(survey: Survey, key: bytes, scope: bytes, sub: bytes, number: int) -> None:
-    """A row of the order says the same as the place that it serves: of virtual time, or of time for parked groups."""
+    """A row of the order has the same virtual time as its place; a parked group's row has the same time."""
     queue = keyspace.split_parked_groups(scope)
     parked = queue is not None
     if queue is not None:
         if sub[0] in (FORGET, REVISE):
-            return  # the row of an idle group, which goes when its time comes; groups to be looked at by the next claims
+            return  # rows of idle groups, and of groups that the next claims have to check
         scope, sub = keyspace.group_turns(queue, sub[0]), sub[1:]
     try:
         place = _place(survey, scope, sub)
     except Corrupt:
-        return  # noted with its own row
+        return  # the damaged row is a fault of its own
     wanted = (Status.PARKED, number) if parked else (Status.ACTIVE, number)
     if place is None or (place.status, place.at_ms if parked else place.virtual_time) != wanted:
         survey.add(Fault("index", "a stray row in turns: its place is another", "delete_row", space=TURNS, key=key))
 
 
 def _place(survey: Survey, scope: bytes, sub: bytes) -> TurnRecord | None:
-    """The place of a sub-queue: of a group it stands in the group's row. Raises Corrupt."""
+    """The place of a sub-queue; a group's place is in the group's row. Raises Corrupt."""
     of_group = keyspace.split_group_turns(scope) if sub else None
     if of_group is None:
         space, key = TURNS, keyspace.turn_place(scope, sub)
@@ -63,7 +63,7 @@ def _place(survey: Survey, scope: bytes, sub: bytes) -> TurnRecord | None:
     if raw is not None:
         return records.decode_group(raw).places.get(of_group[1])
     if survey.reader.keys(GROUP_READY, *keyspace.group_range(of_group[0], sub), 1):
-        raise Corrupt("the group has no row")  # noted with the group, which takes this row of the order for its place
+        raise Corrupt("the group has no row")  # a fault of the group, whose repair uses this row of the order
     return None
 
 
@@ -94,6 +94,6 @@ def _check_queue(survey: Survey, number: int) -> None:
         place = None if raw is None else records.decode_turn(raw)
         tenant = survey.reader.get(TURNS, keyspace.turn_place(keyspace.TENANT_TURNS, tenant_sub(sub.scope).name))
     except Corrupt:
-        return  # noted with its own row
+        return  # the damaged row is a fault of its own
     if place is None or (place.status == Status.ACTIVE and tenant is None):
         survey.add(Fault("index", "it has jobs, and no place among those that take turns", "offer_turn", number))

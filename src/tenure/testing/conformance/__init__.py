@@ -1,6 +1,6 @@
-"""The conformance suite: what every store of Tenure does, as tests (DESIGN section 5, row by row).
+"""The conformance suite: the behaviour of every Tenure store, as tests.
 
-A store's author puts this in a file of their own tests, and has run it all:
+A store's author puts this into a test file:
 
     from tenure.testing.conformance import *
     from tenure.testing.harness import Harness
@@ -13,21 +13,21 @@ A store's author puts this in a file of their own tests, and has run it all:
     def harness(tmp_path):
         return MyHarness(tmp_path / "data")
 
-`harness` is the only fixture to provide: `tenure.testing.harness` says what it describes. What a store's traits or
-its harness say it cannot do is skipped, with the reason. Every test ends with `store.check()`, which must be clean.
+`harness` is the only fixture to provide (`tenure.testing.harness`). Tests of what a store's traits or its harness
+exclude are skipped, with the reason. Every test ends with `store.check()`, which must be clean.
 
-    enqueue order ttl dedup staging          what goes in
-    quotas                                   what a tenant may put in
-    claim any_queue groups waiting limits    what comes out, and when
-    settle extend retries                    what becomes of it
-    handover flows steps                     what follows it, and what it keeps
-    requests                                 what is asked for again
-    deadletters retention cancel sweeping    what is cleared away, or comes back
-    restore                                  what is put in from elsewhere
-    look events policies snapshots           what can be seen
+    enqueue order ttl dedup staging          adding jobs
+    quotas                                   limits of a tenant
+    claim any_queue groups waiting limits    claiming jobs
+    settle extend retries                    ending deliveries
+    handover flows steps                     follow-up jobs, parents, steps and signals
+    requests                                 repeated requests
+    deadletters retention cancel sweeping    removing and replaying jobs
+    restore                                  jobs from another store
+    look events policies snapshots           queries
     store_wide schedules                     all queues together
     clock races processes                    time, threads and processes
-    arguments damage opening                 what is refused
+    arguments damage opening                 errors
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FIXTURES = (
     "world",
 )
 
-# So that a failing assert in these modules, which pytest did not collect itself, shows its values.
+# pytest rewrites asserts only in modules that it collects: this makes failing asserts show their values here too.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in ("world", *THEMES)))
 
 

@@ -1,4 +1,4 @@
-"""claim_any: tenants take turns, then the queues of each; who has nothing to give costs nothing."""
+"""claim_any: tenants take turns, and the queues of each tenant take turns; empty queues cost nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenure.testing.conformance.world import PATIENCE, World, begin
 
 @pytest.fixture
 def anywhere(world: World) -> Store:
-    """A store that serves claims from any queue."""
+    """A store that supports `claim_any`."""
     if not world.store.traits.any_queue:
         pytest.skip("this store claims from queues that are named")
     return world.store
@@ -31,7 +31,7 @@ def test_a_store_that_cannot_claim_from_any_queue_says_so(world: World) -> None:
 
 
 def _claim_all(store: Store, **which: object) -> list[tuple[str, str]]:
-    """The queues that are served, one job after another, until there is none."""
+    """The queue of each job, claimed one after another until there is none."""
     served: list[tuple[str, str]] = []
     while True:
         claim = store.claim_any(**which)  # type: ignore[arg-type]  # as the caller chose
@@ -66,7 +66,7 @@ def test_a_batch_counts_as_its_jobs(anywhere: Store) -> None:
     anywhere.queue("single", "modest").enqueue_many([b"x"] * 40)
     assert len(anywhere.claim_any(10, tenants=["greedy"])) == 10
     turns = [anywhere.claim_any().queue.name.tenant for _ in range(12)]
-    assert turns[:9] == ["modest"] * 9, "ten jobs were given to one: the other's turns come first"
+    assert turns[:9] == ["modest"] * 9, "one tenant got ten jobs at once: the other's turns come first"
 
 
 def test_a_claim_from_any_queue_is_a_claim_of_its_queue(anywhere: Store) -> None:
@@ -79,7 +79,7 @@ def test_a_claim_from_any_queue_is_a_claim_of_its_queue(anywhere: Store) -> None
     queue.ack_many(claim)
     with anywhere.claim_any() as held:
         assert held[0].payload == b"3"
-    assert queue.counts().ready == 1, "what is not settled goes back"
+    assert queue.counts().ready == 1, "an unsettled delivery is released"
 
 
 def test_which_queues_may_serve_is_the_callers_choice(anywhere: Store) -> None:
@@ -104,7 +104,7 @@ def test_weights_share_the_turns_under_saturation(anywhere: Store) -> None:
         assert abs(served[tenant] - 100 * weight) <= 5
 
 
-def test_who_was_idle_saves_up_no_turns(anywhere: Store, clock: ManualClock) -> None:
+def test_an_idle_tenant_saves_up_no_turns(anywhere: Store, clock: ManualClock) -> None:
     busy, idle = anywhere.queue("q", "busy"), anywhere.queue("q", "idle")
     busy.enqueue_many([b"x"] * 200)
     idle.enqueue(b"x")

@@ -1,6 +1,4 @@
-"""What a store does otherwise whose queues are split, and whose order is therefore approximate (`traits.order`): by
-test, and why.
-"""
+"""Tests that do not apply to a store with partitioned queues (`traits.order` is approximate), by reason."""
 
 from __future__ import annotations
 
@@ -63,9 +61,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "test_events_are_numbered_without_a_gap_and_in_order",
         "test_no_id_repeats_and_no_time_goes_back",
         "test_nothing_a_registered_reader_has_yet_to_read_is_trimmed",
-        "test_pausing_is_told_once",
+        "test_pausing_writes_one_event",
         "test_readers_see_racing_writers_in_one_order",
-        "test_what_is_asked_for_below_is_an_error_not_a_gap",
+        "test_a_cursor_to_trimmed_events_is_an_error_not_a_gap",
     ),
     "a key and a group may belong to different parts of a queue": (
         "test_a_duplicate_adds_nothing_to_its_group",

@@ -1,4 +1,4 @@
-"""Bad input: a typed error, and nothing is written."""
+"""Bad arguments raise a typed error, and nothing is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.model.job import MAX_HEADERS_BYTES, MAX_PAYLOAD, Where
 from tenure.testing.conformance.world import claimed, each_of, fill, kill, must_refuse
 
 NAN, INF = math.nan, math.inf
-#: Never a duration: not a number, too long, of the wrong kind.
+#: Values that are no valid duration: not a number, too long, of the wrong type.
 NO_DURATION: list[object] = [NAN, INF, -INF, 2**63, 2.0**63, -(2**63), "5", b"5", True, [5], timedelta(days=10**6)]
 NEGATIVE: list[object] = [-1, -0.002, timedelta(seconds=-1)]
 NO_COUNT: list[object] = [0, -1, 1.5, "1", True, NAN, None, 2**63]
@@ -23,7 +23,7 @@ def test_bad_names(store: Store) -> None:
         "", "A", "Ä", "a b", "a/b", "a:b", ".a", "-a", "_a", "a" * 65, "a\n", "a\0", None, 17, b"a", "é", "a,b", "..",
     ]  # fmt: skip
     must_refuse(store, InvalidArgument, each_of(lambda name: store.queue(name), bad))
-    # Tenants are named by identity providers, which have more signs.
+    # Identity providers choose tenants' names, and use more characters.
     tenants = [name for name in bad if name not in ("A", "a:b", "a" * 65)] + ["a" * 129, "{a}", "|a", "a%b", "a*"]
     must_refuse(store, InvalidArgument, each_of(lambda name: store.queue("work", tenant=name), tenants))
     must_refuse(store, InvalidArgument, each_of(lambda name: store.queues(name), [n for n in tenants if n is not None]))
@@ -48,7 +48,7 @@ def test_good_names(store: Store) -> None:
     } == {(name, name) for name in good}
 
 
-def test_enqueue_refuses(store: Store, queue: Queue) -> None:
+def test_enqueue_refuses_bad_arguments(store: Store, queue: Queue) -> None:
     fill(queue, 1)
     put = queue.enqueue
     must_refuse(store, InvalidArgument, each_of(lambda v: put(b"x", delay=v), NO_DURATION + NEGATIVE))
@@ -70,7 +70,7 @@ def test_enqueue_refuses(store: Store, queue: Queue) -> None:
     )
 
 
-def test_claim_refuses(store: Store, queue: Queue) -> None:
+def test_claim_refuses_bad_arguments(store: Store, queue: Queue) -> None:
     fill(queue, 3)
     take = queue.claim
     must_refuse(store, InvalidArgument, each_of(lambda v: take(limit=v), [*NO_COUNT, 10_001]))
@@ -84,7 +84,7 @@ def test_claim_refuses(store: Store, queue: Queue) -> None:
     assert len(take(limit=3)) == 3
 
 
-def test_settling_refuses(store: Store, queue: Queue) -> None:
+def test_settling_refuses_bad_arguments(store: Store, queue: Queue) -> None:
     fill(queue, 1)
     held = claimed(queue, lease=600)
     must_refuse(store, InvalidArgument, each_of(lambda v: queue.nack(held, delay=v), NO_DURATION + NEGATIVE))
@@ -97,7 +97,7 @@ def test_settling_refuses(store: Store, queue: Queue) -> None:
     queue.ack(held)
 
 
-def test_looking_refuses(store: Store, queue: Queue) -> None:
+def test_queries_refuse_bad_arguments(store: Store, queue: Queue) -> None:
     (job_id,) = fill(queue, 1)
     no_id: list[object] = [
         "",
@@ -123,7 +123,7 @@ def test_looking_refuses(store: Store, queue: Queue) -> None:
     must_refuse(store, InvalidArgument, each_of(lambda v: store.upcoming(limit=v), NO_COUNT))
 
 
-def test_mending_refuses(store: Store, queue: Queue) -> None:
+def test_admin_verbs_refuse_bad_arguments(store: Store, queue: Queue) -> None:
     dead = kill(queue, 2)
     fill(queue, 1)
     claimed(queue, lease=600)

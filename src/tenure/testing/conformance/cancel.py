@@ -15,13 +15,13 @@ from tenure.testing.conformance.world import (
     World,
     all_events,
     claimed,
+    event_types,
     fill,
-    happened,
     ids,
     kill,
     nothing_written,
     seen,
-    still,
+    still_waiting,
     waiting,
 )
 
@@ -31,7 +31,7 @@ def test_cancel_removes_a_waiting_job(store: Store, queue: Queue, clock: ManualC
     job_id = queue.enqueue(b"x", delay=delay).id
     assert queue.cancel(job_id)
     assert queue.get(job_id) is None
-    assert happened(queue, job_id) == ["enqueued", "cancelled"]
+    assert event_types(queue, job_id) == ["enqueued", "cancelled"]
     clock.advance(61)
     assert not queue.claim()
     assert store.check().jobs == 0
@@ -48,7 +48,7 @@ def test_the_holder_of_a_cancelled_job_finds_out(store: Store, queue: Queue, ver
     assert not isinstance(lost.value, AlreadySettled)
     assert queue.extend(claim, 60).lost == [claim[0].id]
     queue.ack(claim[1])
-    assert happened(queue, claim[0].id) == ["enqueued", "claimed", "cancelled"]
+    assert event_types(queue, claim[0].id) == ["enqueued", "claimed", "cancelled"]
 
 
 def test_cancelling_the_last_job_of_a_lease_ends_the_lease(store: Store, queue: Queue, clock: ManualClock) -> None:
@@ -61,7 +61,7 @@ def test_cancelling_the_last_job_of_a_lease_ends_the_lease(store: Store, queue: 
     assert store.sweep().leases == 0
 
 
-def test_cancel_of_what_has_ended_or_never_was_is_false(world: World) -> None:
+def test_cancel_of_an_ended_or_unknown_job_is_false(world: World) -> None:
     queue = world.queue(policy=KEEPING)
     done = queue.enqueue(b"x").id
     queue.ack(claimed(queue))
@@ -124,7 +124,7 @@ def test_a_lease_lives_on_in_a_paused_queue(queue: Queue, clock: ManualClock) ->
     assert sorted(ids(queue.claim(limit=3))) == sorted([claim[1].id, claim[2].id])
 
 
-def test_pausing_is_told_once(store: Store, queue: Queue) -> None:
+def test_pausing_writes_one_event(store: Store, queue: Queue) -> None:
     queue.enqueue(b"x")
     queue.pause()
     queue.pause()
@@ -139,7 +139,7 @@ def test_a_waiter_on_a_paused_queue_waits_on(queue: Queue) -> None:
     queue.pause()
     waiter = waiting(queue, seconds=600)
     queue.enqueue(b"y")
-    assert still(waiter)
+    assert still_waiting(waiter)
     queue.resume()
     assert len(waiter.result(PATIENCE)) == 1
 

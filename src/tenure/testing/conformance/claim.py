@@ -1,4 +1,4 @@
-"""Claim: one lease over up to `limit` jobs of one queue, each job in one pair of hands."""
+"""Claim: one lease over up to `limit` jobs of one queue; each job has one holder."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_no_lease_is_short_by_a_millisecond(queue: Queue, clock: ManualClock) ->
     queue.ack(second[0])
 
 
-def test_the_moment_a_lease_ends_is_its_holders_or_the_next_ones(queue: Queue, clock: ManualClock) -> None:
+def test_at_its_end_a_lease_is_its_holders_or_the_next_claims(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue(b"x")
     first = claimed(queue, lease=10)
     clock.advance(10)
@@ -137,7 +137,7 @@ def test_more_expired_leases_than_one_claim_takes_over(queue: Queue, clock: Manu
 
 @pytest.mark.parametrize("by", ["claim", "sweep"])
 @pytest.mark.parametrize(("first", "second"), [(20, 10), (10, 20), (10, 10)])
-def test_leases_that_knew_the_same_job_end_at_once(
+def test_two_leases_over_the_same_job_expire_at_once(
     store: Store, queue: Queue, clock: ManualClock, by: str, first: float, second: float
 ) -> None:
     made = fill(queue, 3)
@@ -160,7 +160,7 @@ def test_expired_leases_of_other_queues_do_not_keep_a_claim_from_its_own(store: 
     quiet.claim(lease=5.5)
     clock.advance(6)
     found: list[str] = []
-    for _ in range(5):  # bounded work a claim, so it may take a few, but not for ever
+    for _ in range(5):  # the work of one claim is bounded, so a few may be needed
         found += ids(quiet.claim())
         if found:
             break

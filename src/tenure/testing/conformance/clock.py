@@ -1,4 +1,4 @@
-"""The clock: people set the calendar and machines restart; a lease lasts as long as it lasts."""
+"""Time: leases and delays are exact although the calendar steps and machines restart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_step_is_logged(
         store.sweep()
         store.sweep()
     told = [record.getMessage() for record in caplog.records if "clock" in record.getMessage()]
-    assert len(told) == 1, "a step is told once"
+    assert len(told) == 1, "a step is logged once"
 
 
 @a_step
@@ -140,7 +140,7 @@ def test_after_a_step_back_and_reopening_no_lease_revives_and_nothing_is_early(
     assert claim[0].id == expired
     clock.advance(28.999)
     assert not queue.claim()
-    # After a restart nobody knows of the second between the last write and the end: the job is late by it, never early.
+    # The second between the last write and the end is lost in a restart: the job is late by it, never early.
     clock.advance(1.001 if rebooted else 0.001)
     assert claimed(queue).id == delayed
     assert len(queue.ack_many(kept).done) == 3
@@ -182,7 +182,7 @@ def test_a_lease_outlives_a_restart_of_the_machine(world: World, clock: ManualCl
 
 
 def test_the_calendar_far_in_the_future_and_back(world: World, clock: ManualClock) -> None:
-    """A machine with a dead battery, then NTP: what was written in 2099 must not be undone by 2027."""
+    """A machine with a dead battery, then NTP: the store's time must not go back from 2099 to 2027."""
     queue = world.queue()
     fill(queue, 2)
     clock.step(72 * 365 * 86_400)

@@ -1,4 +1,4 @@
-"""Damage: a stored value that is no longer what was written is an error that names the job, never an answer."""
+"""Damage: a changed stored value gives an error that names the job, never a wrong answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ a_part = pytest.mark.parametrize("part", ["payload", "state"])
 
 @pytest.fixture
 def broken(harness: Harness) -> Iterator[World]:
-    """A world that is to be damaged: it is closed at the end, but not expected to be sound."""
+    """A world whose store the test damages: it is closed at the end without a check."""
     world = World(harness, ManualClock() if harness.manual_clock else None, quick=True)
     yield world
     world.store.close()
@@ -81,7 +81,7 @@ def test_many_damaged_jobs_in_front_do_not_stop_the_queue(broken: World, part: P
 
 
 @a_part
-def test_check_finds_it(broken: World, part: Part) -> None:
+def test_check_reports_the_damaged_job(broken: World, part: Part) -> None:
     queue = broken.queue()
     made = fill(queue, 4)
     _damage(broken, queue, made[2], part)

@@ -1,4 +1,4 @@
-"""Dead letters: they stay until someone decides, and come back as the jobs they were."""
+"""Dead jobs stay until they are replayed or purged, and a replayed job is the same job."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tenure.testing.conformance.world import (
     World,
     claim_all,
     claimed,
+    event_types,
     fill,
-    happened,
     ids,
     kill,
     nothing_written,
@@ -49,7 +49,7 @@ def test_a_replayed_job_is_the_same_job(world: World) -> None:
     assert seen(queue, job_id).state == "dead"
     queue.replay()
     assert seen(queue, job_id).replays == 2
-    assert happened(queue, job_id) == [
+    assert event_types(queue, job_id) == [
         "enqueued", "claimed", "retried", "claimed", "died", "replayed", "claimed", "retried", "claimed", "died",
         "replayed",
     ]  # fmt: skip
@@ -182,7 +182,7 @@ def test_purging_the_dead(queue: Queue) -> None:
     assert queue.purge() == 3
     assert [queue.get(i) for i in made] == [None] * 3
     assert seen(queue, alive).state == "ready"
-    assert happened(queue, made[0])[-1] == "purged"
+    assert event_types(queue, made[0])[-1] == "purged"
     counts = queue.counts()
     assert (counts.dead, counts.removed, counts.enqueued) == (0, 3, 4)
 

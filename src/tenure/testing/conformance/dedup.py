@@ -1,4 +1,4 @@
-"""Idempotency keys: the first job answers for all that carry its key, for as long as was promised."""
+"""Idempotency keys: within the window, every enqueue with a key returns the first job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_key_seen_before_gives_the_first_jobs_id(queue: Queue) -> None:
     assert (seen(queue, first.id).priority, seen(queue, first.id).state) == (0, "ready")
 
 
-def test_within_one_batch(queue: Queue) -> None:
+def test_duplicates_within_one_batch(queue: Queue) -> None:
     added = queue.enqueue_many([NewJob(b"a", key="1"), NewJob(b"b", key="2"), NewJob(b"a", key="1"), b"a", b"a"])
     assert [e.duplicate for e in added] == [False, False, True, False, False]
     assert added[2].id == added[0].id
@@ -58,7 +58,7 @@ def test_on_conflict_keep_answers_with_the_first_job(store: Store, queue: Queue)
         again = queue.enqueue(NewJob(b"y", key="order-17", on_conflict="keep"))
     assert (again.id, again.duplicate) == (first.id, True)
     assert seen(queue, first.id).payload == b"x"
-    # It is the request that keeps, not the job: one that does not ask for it is refused.
+    # "keep" applies to one request, not to the job: another request without it is refused.
     with nothing_written(store), pytest.raises(KeyConflict):
         queue.enqueue(b"y", key="order-17")
     assert queue.enqueue(b"x", key="order-17").id == first.id
@@ -123,7 +123,7 @@ def test_a_conflict_within_one_batch(store: Store, queue: Queue) -> None:
     assert not queue.enqueue(b"y", key="k").duplicate
 
 
-def test_keys_of_other_tenants_and_queues_are_no_relation(store: Store) -> None:
+def test_keys_of_other_tenants_and_queues_are_independent(store: Store) -> None:
     places = [("a", "x"), ("b", "x"), ("a", "y"), ("b", "y")]
     added = [store.queue(q, tenant=t).enqueue(f"{t}{q}".encode(), key="same") for t, q in places]
     assert [e.duplicate for e in added] == [False] * 4

@@ -1,4 +1,4 @@
-"""The journal: every change, once, in order, without a gap, for as long as it is kept."""
+"""The journal: every change is one event, in order and without gaps, as long as it is kept."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tenure.testing.conformance.world import (
     PATIENCE,
     World,
     all_events,
-    assert_told_right,
+    assert_valid_journal,
     begin,
     claimed,
     each_of,
-    ended,
+    event_types,
     fill,
-    happened,
     journals,
     kill,
     must_refuse,
-    still,
+    result_when_due,
+    still_waiting,
     sweep_all,
     together,
 )
@@ -35,7 +35,7 @@ DAY = 86_400
 
 
 def _busy(store: Store, queue: Queue, clock: ManualClock) -> None:
-    """A bit of everything that can happen to a job."""
+    """Produce most types of events."""
     queue.configure(Policy(max_attempts=2, retention=60))
     fill(queue, 8)
     claim = queue.claim(limit=8, lease=10, worker="w1")
@@ -62,16 +62,16 @@ def _busy(store: Store, queue: Queue, clock: ManualClock) -> None:
 def test_every_event_is_one_the_table_knows(world: World, clock: ManualClock) -> None:
     _busy(world.store, world.queue(), clock)
     events = all_events(world.store)
-    assert_told_right(events, dense=world.store.traits.order == "strict")
+    assert_valid_journal(events, dense=world.store.traits.order == "strict")
     elsewhere = {
         "repaired",
         "restored",
         "queue_deleted",
         "unblocked",
         "signalled",
-    }  # told in the themes of damage, of restoring, of the whole store, of flows and of steps
+    }  # tested in the themes damage, restore, store_wide, flows and steps
     missing = {change.name.lower() for change in Change} - {event.type for event in events} - elsewhere
-    assert not missing, f"nothing told of {missing}"
+    assert not missing, f"no event of {missing}"
 
 
 def test_events_are_numbered_without_a_gap_and_in_order(world: World, clock: ManualClock) -> None:
@@ -98,7 +98,7 @@ def test_the_journal_counts_what_the_counters_count(world: World, clock: ManualC
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
-def test_pages_of_any_size_tell_the_same(store: Store, queue: Queue, size: int) -> None:
+def test_pages_of_any_size_have_the_same_events(store: Store, queue: Queue, size: int) -> None:
     for _ in range(3):
         fill(queue, 5)
         queue.ack_many(queue.claim(limit=3))
@@ -155,17 +155,17 @@ def test_a_reader_may_wait_for_the_next_event(store: Store, queue: Queue, clock:
     queue.enqueue(b"x")
     cursor = store.events().cursor
     reader = begin(lambda: store.events(after=cursor, wait=60))
-    assert still(reader)
+    assert still_waiting(reader)
     job_id = queue.enqueue(b"y").id
     page = reader.result(PATIENCE)
     assert [e.job_id for e in page] == [job_id]
     reader = begin(lambda: store.events(after=page.cursor, wait=60))
-    assert still(reader)
+    assert still_waiting(reader)
     clock.advance(60)
-    assert ended(reader, clock, 60).events == []
+    assert result_when_due(reader, clock, 60).events == []
 
 
-def test_a_cursor_that_is_none_of_ours_is_refused(store: Store, queue: Queue) -> None:
+def test_a_foreign_event_cursor_is_refused(store: Store, queue: Queue) -> None:
     fill(queue, 2)
     bad = ["nonsense", "", "-1", "1.5", "ü", "1-2-3", 17, b"1"]
     must_refuse(store, InvalidArgument, each_of(store.events, bad))
@@ -205,7 +205,7 @@ def test_the_journal_is_kept_for_seven_days(store: Store, queue: Queue, clock: M
     assert [e.job_id for e in all_events(store) if e.type == "enqueued"] == made
 
 
-def test_what_is_asked_for_below_is_an_error_not_a_gap(store: Store, queue: Queue, clock: ManualClock) -> None:
+def test_a_cursor_to_trimmed_events_is_an_error_not_a_gap(store: Store, queue: Queue, clock: ManualClock) -> None:
     for _ in range(10):
         queue.enqueue(b"old")
     early = store.events(limit=3).cursor
@@ -213,7 +213,7 @@ def test_what_is_asked_for_below_is_an_error_not_a_gap(store: Store, queue: Queu
     clock.advance(7.5 * DAY)
     new = queue.enqueue(b"new").id
     sweep_all(store)
-    assert [e.job_id for e in store.events(after=last)] == [new], "who had read all of it has missed nothing"
+    assert [e.job_id for e in store.events(after=last)] == [new], "a reader that had read all events has missed none"
     with pytest.raises(JournalTrimmed) as trimmed:
         store.events(after=early)
     kept = store.events(after=trimmed.value.oldest)
@@ -231,7 +231,7 @@ def test_a_timeline_reaches_as_far_back_as_the_journal(store: Store, queue: Queu
     clock.advance(8 * DAY)
     queue.nack(claimed(queue), error="late", delay=0)
     sweep_all(store)
-    assert happened(queue, job_id)[-2:] == ["claimed", "retried"]
+    assert event_types(queue, job_id)[-2:] == ["claimed", "retried"]
 
 
 def test_nothing_a_registered_reader_has_yet_to_read_is_trimmed(store: Store, queue: Queue, clock: ManualClock) -> None:
@@ -239,7 +239,7 @@ def test_nothing_a_registered_reader_has_yet_to_read_is_trimmed(store: Store, qu
         queue.enqueue(b"old")
     page = store.events(limit=3, consumer="audit")
     read = [e.number for e in page]
-    # It registers at where it has read to: the next call says so.
+    # A consumer registers the position that it has read up to, with its next call.
     store.events(after=page.cursor, limit=1, consumer="audit")
     clock.advance(30 * DAY)
     queue.enqueue(b"new")
@@ -251,7 +251,7 @@ def test_nothing_a_registered_reader_has_yet_to_read_is_trimmed(store: Store, qu
     clock.advance(30 * DAY)
     queue.enqueue(b"newer")
     sweep_all(store)
-    assert store.events().events[0].number > 3, "what it has read is trimmed"
+    assert store.events().events[0].number > 3, "events that it has read are trimmed"
 
 
 def test_a_forgotten_reader_holds_nothing(store: Store, queue: Queue, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""Extend: the whole claim, never shorter, never back from the dead."""
+"""Extend: the lease of the whole claim gets longer, never shorter; an expired lease stays expired."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def test_extend_tells_which_jobs_were_cancelled(queue: Queue) -> None:
     queue.ack(claim[0])
     queue.cancel(made[1])
     queue.cancel(made[3])
-    assert sorted(queue.extend(claim, 60).lost) == sorted([made[1], made[3]]), "what it settled itself is not lost"
+    assert sorted(queue.extend(claim, 60).lost) == sorted([made[1], made[3]]), (
+        "jobs that the claim settled are not lost"
+    )
     queue.ack(claim[2])
 
 

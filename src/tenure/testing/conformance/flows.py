@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: `NewJob(after=…)`, graphs in one call, parents' results (DESIGN section 11)."""
+"""Flows: jobs that wait for parents (`NewJob(after=…)`), graphs in one call, parents' results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull
 from tenure.model.job import Enqueued, NewJob
 from tenure.model.retry import Policy
-from tenure.testing.conformance.world import KEEPING, PATIENCE, PROMPT, World, begin, happened, must_refuse
+from tenure.testing.conformance.world import KEEPING, PATIENCE, PROMPT, World, begin, event_types, must_refuse
 from tenure.testing.harness import backend_of
 
 
@@ -35,7 +35,7 @@ def states(queue: Queue, jobs: list[Enqueued]) -> list[str]:
 
 
 def done(queue: Queue, payload: bytes, result: bytes | None = None) -> str:
-    """Claim the job that comes next, which has this payload, and ack it."""
+    """Claim the next job, which must have this payload, and ack it."""
     (delivery,) = queue.claim()
     assert delivery.payload == payload
     queue.ack(delivery, result=result)
@@ -64,7 +64,7 @@ def test_a_job_waits_until_all_its_parents_are_done(flowing: World) -> None:
     done(queue, b"b")
     assert queue.counts().blocked == 0
     done(queue, b"child")
-    assert happened(queue, child.id) == ["enqueued", "unblocked", "claimed", "done"]
+    assert event_types(queue, child.id) == ["enqueued", "unblocked", "claimed", "done"]
 
 
 def test_the_commit_that_ends_the_last_parent_releases_the_child(flowing: World) -> None:
@@ -82,11 +82,11 @@ def test_many_parents_settled_at_once_release_the_child_once(flowing: World) -> 
     with queue.claim(limit=30) as claim:
         assert not queue.ack_many(list(claim)).lost
     done(queue, b"child")
-    assert happened(queue, child.id).count("unblocked") == 1
+    assert event_types(queue, child.id).count("unblocked") == 1
 
 
 def _with_callback(queue: Queue, parents: int, policy: str) -> tuple[list[Enqueued], Enqueued]:
-    """Jobs, and one that waits for all of them."""
+    """Enqueue parents, and a job that waits for all of them."""
     *made, child = queue.enqueue_many(
         [
             *(NewJob(b"%d" % n, name=str(n)) for n in range(parents)),
@@ -185,7 +185,7 @@ def test_a_graph_over_several_queues(far: World) -> None:
     assert states(a, [first, third]) == ["gone", "gone"]
 
 
-def test_what_is_released_wakes_who_waits(live: World) -> None:
+def test_an_unblocked_job_wakes_a_waiting_claim(live: World) -> None:
     reach = live.store.traits.flows
     if reach == "partition":
         pytest.skip("the jobs of a flow are in one partition here, and these tests do not choose one")
@@ -217,7 +217,7 @@ def test_a_blocked_job_past_its_ttl_is_removed(flowing: World, clock: ManualCloc
     clock.advance(61)
     flowing.store.sweep()
     assert states(queue, [parent, child]) == ["ready", "gone"]
-    assert happened(queue, child.id) == ["enqueued", "ttl_passed"]
+    assert event_types(queue, child.id) == ["enqueued", "ttl_passed"]
 
 
 # ── parents that were there before ───────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +253,7 @@ def test_a_parent_that_is_dead_already(flowing: World, policy: str) -> None:
 
 
 def test_a_parent_that_was_dead_already_counts_once(flowing: World) -> None:
-    """It counts when the child is enqueued: done after a replay, it must not count for another parent."""
+    """A dead parent counts when the child is enqueued: done after a replay, it must not count for another parent."""
     queue = flowing.queue()
     dead, other = queue.enqueue(b"dead"), queue.enqueue(b"other", priority=1, delay=60)
     failed(queue, b"dead")
@@ -286,7 +286,7 @@ def test_a_parent_that_is_leased(flowing: World) -> None:
     done(queue, b"child")
 
 
-def test_parents_that_cannot_be(flowing: World) -> None:
+def test_invalid_parents_are_refused(flowing: World) -> None:
     queue, other = flowing.queue(), flowing.queue(tenant="other")
     gone = queue.enqueue(b"gone")
     done(queue, b"gone")
@@ -354,7 +354,7 @@ def test_a_dead_parent_cancels_its_descendants(flowing: World) -> None:
     ])  # fmt: skip
     failed(queue, b"a")
     assert states(queue, jobs) == ["dead", "gone", "gone", "ready"]
-    assert happened(queue, jobs[2].id) == ["enqueued", "cancelled"]
+    assert event_types(queue, jobs[2].id) == ["enqueued", "cancelled"]
 
 
 def test_a_dead_parent_counts_where_the_child_says_run(flowing: World) -> None:
@@ -401,7 +401,7 @@ def test_a_parent_dies_of_its_last_attempt_or_by_expiry(flowing: World, clock: M
 @pytest.mark.parametrize("policy", ["cancel", "run", "wait"])
 @pytest.mark.parametrize("how", ["cancelled", "cancelled while held", "purged", "purged when dead", "past its ttl"])
 def test_a_parent_that_is_removed(flowing: World, clock: ManualClock, policy: str, how: str) -> None:
-    """It can never be done: the child runs without it, or goes as well."""
+    """A removed parent can never be done: the child runs without it, or is removed too."""
     queue = flowing.queue()
     parent = queue.enqueue(NewJob(b"a", ttl=60))
     child = queue.enqueue(NewJob(b"c", after=[parent], on_parent_dead=policy))  # type: ignore[arg-type]
@@ -513,7 +513,7 @@ def test_a_released_job_takes_its_turn_in_its_group(flowing: World) -> None:
 
 
 def test_a_claim_meets_a_parent_past_its_ttl(flowing: World, clock: ManualClock) -> None:
-    """Its end gives a group its turn, which the same claim has moved."""
+    """The end of the parent gives a group its turn, which the same claim has moved."""
     queue = flowing.queue()
     parent = queue.enqueue(NewJob(b"parent", group="g", ttl=5))
     other, child = queue.enqueue_many(

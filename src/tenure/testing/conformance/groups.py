@@ -1,4 +1,4 @@
-"""Groups inside a queue: priority first, then fair between groups, then time; limits that hold for each group."""
+"""Groups inside a queue: order by priority, then fair turns of groups, then time; limits of each group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _jobs(group: str | None, count: int = 1, **options: object) -> list[NewJob]:
 
 
 def _served(queue: Queue, count: int = 1000) -> list[str]:
-    """The groups that are served, one job after another, each acked: the payload up to its number."""
+    """The group of each job (its payload without the number), claimed and acked one after another."""
     served: list[str] = []
     while len(served) < count and (claim := queue.claim()):
         served.append(claim[0].payload.decode().rstrip("0123456789"))
@@ -127,7 +127,7 @@ def test_a_group_that_was_idle_saves_up_nothing(grouped: Queue, clock: ManualClo
 
 
 @pytest.mark.parametrize("single", ["a", "m", "single", "z"])  # the order of names, or of their digests, has no say
-def test_one_that_always_has_a_single_job_gets_its_share_and_no_more(grouped: Queue, single: str) -> None:
+def test_a_group_that_always_has_one_job_gets_exactly_its_share(grouped: Queue, single: str) -> None:
     grouped.enqueue_many([*_jobs("b", 30), *_jobs("c", 30), *_jobs(single, 1)])
     served: Counter[str] = Counter()
     for _ in range(30):
@@ -222,7 +222,7 @@ def test_a_policy_that_allows_more_is_felt_at_once(grouped: Queue) -> None:
 
 
 def test_a_changed_policy_reaches_every_group(grouped: Queue) -> None:
-    """However many there are: in several steps, of which each is bounded."""
+    """Also if there are many groups: in several bounded steps."""
     grouped.configure(Policy(group=GroupPolicy(max_leased=1)))
     grouped.enqueue_many([NewJob(b"%d" % n, group=f"g{n:03}") for n in range(450) for _ in range(2)])
     held = sum(len(grouped.claim(225, lease=600)) for _ in range(3))

@@ -1,4 +1,4 @@
-"""`ack(then=…)` and `snooze`: what a delivery leaves behind in the transaction that settles it (DESIGN section 11)."""
+"""`ack(then=…)` and `snooze`: follow-up jobs are enqueued in the transaction that settles the delivery."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.model.job import NewJob
 from tenure.model.lease import Delivery, Settle
 from tenure.model.request import JobRequest, follow_ups
 from tenure.model.retry import Policy
-from tenure.testing.conformance.world import KEEPING, PATIENCE, World, begin, happened, seen
+from tenure.testing.conformance.world import KEEPING, PATIENCE, World, begin, event_types, seen
 from tenure.testing.harness import backend_of
 
 
@@ -149,7 +149,7 @@ def test_then_is_a_list_of_jobs(queue: Queue) -> None:
     assert ready_payloads(queue) == []
 
 
-def test_a_hand_over_wakes_who_waits(live: World) -> None:
+def test_a_hand_over_wakes_a_waiting_claim(live: World) -> None:
     queue = live.queue()
     delivery = one(queue)
     future = begin(lambda: queue.claim(wait=PATIENCE))
@@ -172,7 +172,7 @@ def test_a_snoozed_job_comes_back_later_uncounted(queue: Queue, clock: ManualClo
     (again,) = queue.claim()
     assert (again.id, again.attempt) == (delivery.id, 1)
     assert again.token > delivery.token
-    assert happened(queue, delivery.id) == ["enqueued", "claimed", "released", "claimed"]
+    assert event_types(queue, delivery.id) == ["enqueued", "claimed", "released", "claimed"]
 
 
 def test_a_lost_delivery_cannot_be_snoozed(queue: Queue, clock: ManualClock) -> None:
@@ -184,8 +184,8 @@ def test_a_lost_delivery_cannot_be_snoozed(queue: Queue, clock: ManualClock) -> 
         queue.snooze(delivery, -1)
 
 
-def test_requests_of_a_hand_over_are_told_apart(queue: Queue) -> None:
-    """Jobs of one call may each be described in full."""
+def test_follow_up_jobs_may_each_have_their_own_options(queue: Queue) -> None:
+    """Follow-up jobs with different options are encoded one by one."""
     delivery = one(queue)
     jobs = tuple(JobRequest(b"%d" % number, priority=number) for number in range(10))
     assert queue.settle_many([Settle("ack", delivery.proof, then=jobs)]) == [None]

@@ -1,4 +1,4 @@
-"""Limits of a queue's policy: how many jobs are held at once, and how many are handed out a second."""
+"""Limits of a queue's policy: the number of leased jobs (`max_leased`), and the rate of claimed jobs (`rate`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tenure.testing.conformance.world import (
     ids,
     must_refuse,
     nothing_written,
-    still,
+    still_waiting,
     together,
     waiting,
 )
@@ -111,7 +111,7 @@ def test_who_waits_for_room_is_served_when_a_job_is_let_go(live: World) -> None:
     fill(queue, 2)
     held = claimed(queue)
     waits = waiting(queue)
-    assert still(waits)
+    assert still_waiting(waits)
     queue.ack(held)
     assert len(waits.result(PATIENCE)) == 1
 
@@ -121,7 +121,7 @@ def test_everyone_who_can_be_served_is_when_several_are_let_go(live: World) -> N
     fill(queue, 6)
     held = queue.claim(limit=3)
     waits = [waiting(queue) for _ in range(3)]
-    assert all(still(one) for one in waits)
+    assert all(still_waiting(one) for one in waits)
     queue.ack_many(held)
     assert sorted(len(one.result(PATIENCE)) for one in waits) == [1, 1, 1]
 
@@ -147,13 +147,13 @@ def test_who_waits_for_room_is_served_when_the_limit_is_raised(live: World) -> N
     fill(queue, 2)
     claimed(queue)
     waits = waiting(queue)
-    assert still(waits)
+    assert still_waiting(waits)
     queue.configure(Policy(max_leased=2))
     assert len(waits.result(PATIENCE)) == 1
 
 
 def test_the_limit_holds_for_many_who_claim_at_once(live: World) -> None:
-    """Each thread counts what it holds in the open: never more than the limit, and every job is done once."""
+    """Threads share a counter of the jobs they hold: it never exceeds the limit, and every job is done once."""
     queue = live.queue(policy=Policy(max_leased=3))
     fill(queue, 60)
     held: list[int] = []
@@ -282,7 +282,7 @@ def test_the_rate_holds_for_many_who_wait_at_once(live: World) -> None:
 # ── policies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_limits_are_kept_and_told(world: World) -> None:
+def test_limits_are_stored_and_shown(world: World) -> None:
     policy = Policy(max_leased=7, rate=Rate(5, per=60, burst=2))
     queue = world.queue(policy=policy)
     assert queue.policy() == policy

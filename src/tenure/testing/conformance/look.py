@@ -1,4 +1,4 @@
-"""Looking: get, list, counts, timeline, wait_for, upcoming. None of them writes."""
+"""Queries: get, list, counts, timeline, wait_for, upcoming. None of them writes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tenure.testing.conformance.world import (
     all_events,
     begin,
     claimed,
-    ended,
     fill,
+    job_events,
     kill,
-    life,
     nothing_written,
+    result_when_due,
     seen,
-    still,
+    still_waiting,
 )
 
 
@@ -46,7 +46,7 @@ def _one_of_each(queue: Queue) -> dict[str, str]:
     return made
 
 
-def test_looking_writes_nothing(store: Store, queue: Queue) -> None:
+def test_queries_write_nothing(store: Store, queue: Queue) -> None:
     made = _one_of_each(queue)
     with nothing_written(store):
         for state, job_id in made.items():
@@ -62,7 +62,7 @@ def test_looking_writes_nothing(store: Store, queue: Queue) -> None:
         queue.replay(dry_run=True)
 
 
-def test_looking_at_what_is_not_there(store: Store, queue: Queue) -> None:
+def test_queries_of_unknown_jobs_and_queues(store: Store, queue: Queue) -> None:
     for there in (queue, store.queue("nowhere")):
         with nothing_written(store):
             assert there.get("0" * 32) is None
@@ -154,7 +154,7 @@ def test_a_page_goes_on_where_it_stopped_whatever_happened_meanwhile(queue: Queu
     assert [job.id for job in page] == [made[4], made[6], made[7], made[8]]
 
 
-def test_a_cursor_that_is_none_of_ours(store: Store, queue: Queue) -> None:
+def test_a_foreign_list_cursor_is_refused(store: Store, queue: Queue) -> None:
     fill(queue, 2)
     for cursor in ("nonsense", "", "zz", "0" * 64):
         with nothing_written(store), pytest.raises(InvalidArgument):
@@ -175,7 +175,7 @@ def test_a_timeline_tells_a_jobs_life(world: World, clock: ManualClock) -> None:
     claimed(queue, lease=10)
     clock.advance(11)
     queue.ack(claimed(queue), result=b"r")
-    told = life(queue, job_id)
+    told = job_events(queue, job_id)
     assert [e.type for e in told] == [
         "enqueued", "claimed", "retried", "claimed", "released", "claimed", "expired", "claimed", "done",
     ]  # fmt: skip
@@ -240,7 +240,7 @@ def test_wait_for_the_end_of_a_job(world: World, end: str, when: str) -> None:
             finish(queue, job_id, end)
             return queue.wait_for(job_id, timeout=60)
         waiter = begin(lambda: queue.wait_for(job_id, timeout=60))
-        assert still(waiter)
+        assert still_waiting(waiter)
         finish(queue, job_id, end)
         return waiter.result(PATIENCE)
 
@@ -267,13 +267,13 @@ def test_wait_for_the_end_of_a_job(world: World, end: str, when: str) -> None:
 def test_wait_for_runs_out_of_time(queue: Queue, clock: ManualClock) -> None:
     job_id = queue.enqueue(b"x").id
     waiter = begin(lambda: queue.wait_for(job_id, timeout=30))
-    assert still(waiter)
+    assert still_waiting(waiter)
     clock.advance(29)
     queue.release(claimed(queue))
-    assert still(waiter), "another event of the job is not its end"
+    assert still_waiting(waiter), "another event of the job is not its end"
     clock.advance(1)
     with pytest.raises(WaitTimeout) as timeout:
-        ended(waiter, clock, 30)
+        result_when_due(waiter, clock, 30)
     assert timeout.value.job_id == job_id
     with pytest.raises(WaitTimeout):
         queue.wait_for(job_id, timeout=0)

@@ -1,4 +1,4 @@
-"""Opening and closing: a clear error before anything else starts, and nothing changed on disk."""
+"""Opening and closing: a refused opening raises a clear error, and changes nothing on disk."""
 
 from __future__ import annotations
 

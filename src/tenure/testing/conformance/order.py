@@ -1,4 +1,4 @@
-"""Order: priority 9 first, then by the time a job is visible, then as enqueued. And never early."""
+"""Order: by priority (9 first), then visibility time, then order of enqueueing. No job is delivered early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies: given, kept, told; one call for several queues is one step."""
+"""Policies: they are stored and shown; one call sets several queues' policies atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Races between processes, where the store's scope lets more than one in."""
+"""Races between processes, for stores that several processes can open."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_an_enqueue_wakes_a_waiter_in_another_process(shared: World) -> None:
 
 
 def test_no_wake_is_missed_between_processes(shared: World) -> None:
-    """There and back, again and again: a commit seen a moment before it can be read must not be slept through."""
+    """Ping-pong between processes: a waiter must not miss a commit that is visible before it can be read."""
     queue = shared.queue(policy=KEEPING)
     slow: list[float] = []
     with Child(_url(shared), "serve", argument=150) as worker:
@@ -144,7 +144,7 @@ def test_no_wake_is_missed_between_processes(shared: World) -> None:
             assert job.state == "done"
             slow.append(time.monotonic() - started)
         assert worker.hear() == 150
-    # A machine may stand still for once; who misses a wake does so again.
+    # A loaded machine may stall once or twice; a real defect misses wake-ups repeatedly.
     assert sum(seconds >= 2 for seconds in slow) <= 2, sorted(slow)[-5:]
 
 
@@ -180,7 +180,7 @@ def test_a_process_killed_while_waiting_leaves_nothing_leased(shared: World) -> 
         worker.kill()
     (job_id,) = fill(queue, 1)
     time.sleep(0.1)
-    # Whoever served it may find out only now that nobody hears the answer, and gives back what it took.
+    # The server may notice only now that its caller is gone, and then releases the claimed job.
     assert eventually(lambda: queue.counts().leased == 0, 30)
     assert ids(queue.claim(wait=30)) == [job_id]
 

@@ -1,4 +1,4 @@
-"""Quotas: what a tenant may have waiting and how fast it may add to it, over all its queues and however it is done."""
+"""Quotas: limits of a tenant's waiting jobs, stored bytes and enqueue rate, over all its queues and verbs."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ LARGE = b"x" * 200_000  # in parts
 
 @pytest.fixture
 def holding(world: World) -> World:
-    """A store that holds quotas."""
+    """A store that supports quotas."""
     if not world.store.traits.quotas:
         pytest.skip("this store holds no quotas")
     return world
 
 
 def used(store: Store, tenant: str = "acme") -> tuple[int, int]:
-    """What the store says a tenant has waiting and stored."""
+    """A tenant's waiting jobs and stored bytes, by the store's counters."""
     found = store.quotas(tenant)
     assert len(found) == 1
     return found[0].waiting, found[0].bytes
 
 
 def counted(store: Store, tenant: str = "acme") -> tuple[int, int]:
-    """What it has waiting and stored, by looking."""
+    """A tenant's waiting jobs and stored bytes, recounted from lists."""
     jobs = weight = 0
     for info in store.queues(tenant):
         queue = store.queue(info.queue, tenant=tenant)
@@ -108,7 +108,7 @@ def test_no_more_bytes_wait_than_the_quota_lets(holding: World) -> None:
 
 
 def test_results_and_ended_jobs_are_counted(holding: World) -> None:
-    """At e286b7d a job left the quota when it was claimed: its result, and the job itself, were stored for nothing."""
+    """At e286b7d a job left the quota when it was claimed: its result, and the job itself, were not counted."""
     store = holding.store
     store.set_quota("acme", Quota(max_bytes=1000))
     queue = holding.queue("work", "acme", policy=Policy(retention=3600, max_attempts=1))
@@ -369,7 +369,7 @@ def test_a_refusal_by_quota_is_an_answer_that_stays(holding: World) -> None:
     assert ask() == first
 
 
-def test_a_quota_asked_for_again_does_not_undo_a_later_one(holding: World) -> None:
+def test_a_repeated_set_quota_does_not_undo_a_later_one(holding: World) -> None:
     backend = backend_of(holding.store)
     fill(holding.queue("work", "acme"), 3)
     backend.once(b"r").set_quota("acme", Quota(max_waiting=5))

@@ -1,4 +1,4 @@
-"""Races between threads: whatever the order, each job is in one pair of hands and settled once."""
+"""Races between threads: in any order, each job has one holder and is settled once."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_claims_at_once_with_one_id_are_one_claim(live: World) -> None:
 
 
 def _won(action: Callable[[], object]) -> bool:
-    """Whether a settling verb took effect."""
+    """Whether a settling verb succeeded."""
     try:
         return action() is not False
     except LeaseLost:
         return False
 
 
-def test_of_many_settling_one_delivery_one_does(live: World) -> None:
+def test_of_many_threads_that_settle_one_delivery_one_succeeds(live: World) -> None:
     queue = live.queue(policy=KEEPING)
     for _ in range(15):
         queue.enqueue(b"x", max_attempts=1)
@@ -175,11 +175,11 @@ def test_waiting_workers_and_racing_producers(live: World) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_storm_of_every_verb(live: World, seed: int) -> None:
-    """Threads that do anything to anything: no delivery is given twice, no job settled twice, and all adds up."""
+    """Threads run random verbs: no delivery is given twice, no job is settled twice, and the counters agree."""
     queue = live.queue(policy=Policy(max_attempts=4, backoff=Backoff.fixed(0.01), retention=3600))
     until = time.monotonic() + 1.2
     deliveries: list[tuple[str, int]] = []
-    finals: list[str] = []  # jobs ended by a verb that was told it succeeded
+    finals: list[str] = []  # jobs ended by a verb that returned success
 
     def settle(rng: random.Random, delivery: Delivery) -> None:
         verb = rng.randrange(10)

@@ -1,4 +1,4 @@
-"""Jobs put in as they stood elsewhere, and taken out where they are still what they were."""
+"""`restore` puts in jobs of another store unchanged; `discard` removes jobs that have not changed since."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tenure.testing.conformance.world import (
     PROMPT,
     World,
     claimed,
+    event_types,
     fill,
-    happened,
     kill,
     nothing_written,
     seen,
     sweep_all,
 )
 
-#: What two stores may differ in of one job: where it is, and what only a lease says.
+#: Fields in which a job and its restored copy may differ: its location, and its lease.
 _OWN = {"queue", "tenant", "lease_id", "lease_until_ms", "worker", "state"}
 
 
@@ -67,7 +67,7 @@ def test_restored_jobs_are_the_jobs_they_were(world: World) -> None:
         found = seen(there, job.id)
         assert _facts(found) == _facts(job), name
         assert found.state == ("ready" if name == "leased" else job.state)
-        assert happened(there, job.id) == ["restored"]
+        assert event_types(there, job.id) == ["restored"]
     counts = there.counts()
     assert (counts.enqueued, counts.waiting, counts.leased, counts.done, counts.dead) == (8, 6, 0, 1, 1)
 
@@ -104,7 +104,7 @@ def test_restored_jobs_go_on_living(world: World, clock: ManualClock) -> None:
     claim = there.claim(limit=20)
     assert [d.payload[:8] for d in claim] == [b"leased", b"replayed", b"xxxxxxxx", b"keyed", b"mortal"]
     tokens = {d.id: d.token for d in claim}
-    assert tokens[jobs["leased"].id] == jobs["leased"].token + 1, "a token is never handed out twice"
+    assert tokens[jobs["leased"].id] == jobs["leased"].token + 1, "a token is never given twice"
     there.ack_many(claim)
     there.replay(ids=[jobs["dead"].id])
     dead = claimed(there)
@@ -114,7 +114,7 @@ def test_restored_jobs_go_on_living(world: World, clock: ManualClock) -> None:
     assert claimed(there).payload == b"later"
     clock.advance(25 * 3600)
     sweep_all(world.store)
-    assert there.get(jobs["done"].id) is None, "its retention went on"
+    assert there.get(jobs["done"].id) is None, "its retention continued"
 
 
 def test_a_restored_ttl_counts_on(world: World, clock: ManualClock) -> None:
@@ -148,7 +148,7 @@ def test_a_job_whose_key_is_taken_is_refused(world: World) -> None:
 
 
 def test_of_two_restored_jobs_with_one_key_the_one_that_waits_holds_it(world: World) -> None:
-    """In whichever order they come; the one that has ended is restored without it."""
+    """In any order; the ended job is restored without the key."""
     first, second = world.queue("first", policy=KEEPING), world.queue("second")
     ended = first.enqueue(b"x", key="k").id
     first.ack(claimed(first))
@@ -180,7 +180,7 @@ def test_restore_is_not_held_back_by_max_waiting(world: World) -> None:
     "change",
     [{"state": "gone"}, {"priority": 10}, {"token": -1}, {"id": "x"}, {"payload": "text"}, {"state": "dead"}],
 )
-def test_what_is_no_job_is_not_restored(store: Store, queue: Queue, change: dict[str, object]) -> None:
+def test_invalid_jobs_are_not_restored(store: Store, queue: Queue, change: dict[str, object]) -> None:
     fill(queue, 1)
     (job,) = queue.list("ready")
     with nothing_written(store), pytest.raises(InvalidArgument):
@@ -196,7 +196,7 @@ def test_a_delivery_is_not_restored(queue: Queue) -> None:
 
 
 def _whole(queue: Queue, to: str, *ids: str) -> tuple[list[Job], dict[str, Attached]]:
-    """Jobs and what is attached to them, for the queue `to`: their parents are there too."""
+    """Jobs with their steps and parents, whose parents are renamed to the queue `to`."""
     jobs = [seen(queue, id) for id in ids]
     attached = {}
     for job in jobs:
@@ -220,7 +220,7 @@ def test_steps_and_signals_are_restored(world: World) -> None:
     assert there.restore(jobs, attached).added == [job_id]
     assert there.steps(job_id) == steps
     again = claimed(there)
-    assert there.record_step(again, "charge", b"another") == b"42", "what was done is not done again"
+    assert there.record_step(again, "charge", b"another") == b"42", "a stored step is not repeated"
     assert not there.signal(job_id, "approval")
     assert there.record_step(again, "ship", b"1") == b"1"
     assert [step.name for step in there.steps(job_id)] == ["charge", "approval", "empty", "ship"]
@@ -257,7 +257,7 @@ def test_a_restored_job_still_waits_for_its_parents(world: World) -> None:
     restored = there.restore(jobs, attached)
     assert (len(restored.added), restored.refused) == (4, {})
     assert there.counts().blocked == 2
-    assert happened(there, child) == ["restored"]
+    assert event_types(there, child) == ["restored"]
     with nothing_written(world.store):
         assert sorted(there.restore(jobs, attached).there) == sorted(restored.added)
     assert [p.id for p in there.parents(child)] == [parent, done]
@@ -287,7 +287,7 @@ def test_a_job_whose_parent_is_missing_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("policy", ["cancel", "run", "wait"])
-def test_what_a_dead_parent_means_is_kept(world: World, policy: Literal["cancel", "run", "wait"]) -> None:
+def test_on_parent_dead_is_restored(world: World, policy: Literal["cancel", "run", "wait"]) -> None:
     source, there = world.queue("from", policy=PROMPT), world.queue("to", policy=PROMPT)
     graph = [NewJob(b"p", name="p"), NewJob(b"c", after=["#p"], on_parent_dead=policy)]
     parent, child = [job.id for job in source.enqueue_many(graph)]
@@ -327,7 +327,7 @@ def test_discard_removes_what_is_unchanged(world: World) -> None:
     assert queue.discard({done.id: done.token}) == [], "it is not dead"
     assert queue.discard({done.id: done.token + 1}, "done") == []
     assert queue.discard({done.id: done.token}, "done") == [done.id]
-    assert happened(queue, done.id)[-1] == "purged"
+    assert event_types(queue, done.id)[-1] == "purged"
     with nothing_written(world.store):
         assert queue.discard(tokens | {"0" * 32: 1, dead[0]: 99}) == []
         assert world.store.queue("nowhere").discard({dead[0]: 1}) == []

@@ -1,4 +1,4 @@
-"""Retention and cleaning up: done jobs go when their time has come, and nothing else does."""
+"""Retention and cleanup: done jobs are removed after their retention, and no other jobs are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tenure.api.queue import Queue
 from tenure.clock import ManualClock
 from tenure.model.retry import Policy
-from tenure.testing.conformance.world import World, claimed, fill, happened, kill, nothing_written, seen, sweep_all
+from tenure.testing.conformance.world import World, claimed, event_types, fill, kill, nothing_written, seen, sweep_all
 
 
 def _done(queue: Queue, result: bytes | None = None) -> str:
@@ -38,7 +38,7 @@ def test_a_done_job_stays_for_the_larger_of_its_retentions(
     clock.advance(0.002)
     assert world.store.sweep().retired == 1
     assert queue.get(job_id) is None
-    assert happened(queue, job_id) == ["enqueued", "claimed", "done", "retired"]
+    assert event_types(queue, job_id) == ["enqueued", "claimed", "done", "retired"]
     assert (queue.counts().done, queue.counts().removed) == (0, 1)
 
 
@@ -89,7 +89,7 @@ def test_cleanup_before_a_moment_removes_all_that_ended_before_it(world: World, 
     assert world.store.cleanup(before=moment) == 2
     assert (a.get(old), b.get(old_dead)) == (None, None)
     assert (seen(a, waiting).state, seen(b, new_dead).state) == ("ready", "dead")
-    assert happened(b, old_dead)[-1] in {"purged", "retired"}
+    assert event_types(b, old_dead)[-1] in {"purged", "retired"}
 
 
 def test_cleanup_in_bounded_steps(world: World, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""Retries: exactly `max_attempts` deliveries, however each ends, and a death that is told once."""
+"""Retries: exactly `max_attempts` deliveries, whatever ends each, and one event for the death."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.retry import Backoff, Policy
-from tenure.testing.conformance.world import PROMPT, World, all_events, claimed, happened, life, seen
+from tenure.testing.conformance.world import PROMPT, World, all_events, claimed, event_types, job_events, seen
 
 ENDS = ("nacked", "expired", "killed")
 
@@ -36,7 +36,7 @@ def test_three_attempts_are_three_deliveries_by_any_mix(world: World, clock: Man
         job = seen(queue, made[mix])
         assert (job.state, job.reason, job.attempt) == ("dead", "max_attempts", 3), mix
         told = [event.type for event in all_events(world.store) if event.job_id == made[mix]]
-        assert told == happened(queue, made[mix])
+        assert told == event_types(queue, made[mix])
         assert told.count("claimed") == 3, mix
         assert told.count("died") == 1, mix
         assert told[-1] == "died", mix
@@ -56,7 +56,7 @@ def test_expiry_at_the_last_attempt_is_dead_with_one_event(
     assert not queue.claim()
     job = seen(queue, job_id)
     assert (job.state, job.reason, job.attempt) == ("dead", "max_attempts", 1)
-    assert happened(queue, job_id) == ["enqueued", "claimed", "died"]
+    assert event_types(queue, job_id) == ["enqueued", "claimed", "died"]
     assert [event.reason for event in all_events(store) if event.type == "died"] == ["max_attempts"]
 
 
@@ -66,7 +66,7 @@ def test_a_nack_at_the_last_attempt_is_dead_whatever_its_delay(queue: Queue) -> 
     job = seen(queue, job_id)
     assert (job.state, job.reason, job.error) == ("dead", "max_attempts", "boom")
     assert not queue.claim()
-    assert happened(queue, job_id) == ["enqueued", "claimed", "died"]
+    assert event_types(queue, job_id) == ["enqueued", "claimed", "died"]
 
 
 def test_a_release_is_not_an_attempt(world: World, clock: ManualClock) -> None:
@@ -145,7 +145,7 @@ def test_an_expired_job_is_ready_at_once(world: World, clock: ManualClock) -> No
     claimed(queue, lease=10)
     clock.advance(10.001)
     assert claimed(queue).id == job_id
-    assert happened(queue, job_id) == ["enqueued", "claimed", "expired", "claimed"]
+    assert event_types(queue, job_id) == ["enqueued", "claimed", "expired", "claimed"]
 
 
 @pytest.mark.parametrize("found_by", ["claim", "sweep"])
@@ -187,7 +187,7 @@ def test_the_last_error_is_the_one_kept(world: World) -> None:
     for n in range(3):
         queue.nack(claimed(queue), error=f"error {n}")
     assert seen(queue, job_id).error == "error 2"
-    assert [e.text for e in life(queue, job_id) if e.type in {"retried", "died"}] == [
+    assert [e.text for e in job_events(queue, job_id) if e.type in {"retried", "died"}] == [
         "error 0",
         "error 1",
         "error 2",

@@ -1,4 +1,4 @@
-"""Schedules that the store keeps (DESIGN section 11). What workers make of them: `tests/worker/test_schedules.py`."""
+"""Stored schedules. `tests/worker/test_schedules.py` tests how workers run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settling: only the holder of a live lease can, once, and the clock decides whether it lives."""
+"""Settling: only the holder of a live lease can settle a job, and only once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tenure.testing.conformance.world import (
     claim_all,
     claimed,
     each_of,
+    event_types,
     fill,
-    happened,
     ids,
-    life,
+    job_events,
     must_refuse,
     nothing_written,
     seen,
@@ -59,7 +59,7 @@ def test_ack_removes_a_job_that_is_not_retained(store: Store, queue: Queue) -> N
     counts = queue.counts()
     assert (counts.waiting, counts.leased, counts.done, counts.removed, counts.enqueued) == (0, 0, 0, 1, 1)
     assert store.check().jobs == 0
-    assert happened(queue, job_id) == ["enqueued", "claimed", "done"]
+    assert event_types(queue, job_id) == ["enqueued", "claimed", "done"]
 
 
 def test_ack_with_a_result_keeps_it(queue: Queue) -> None:
@@ -129,7 +129,7 @@ def test_a_forged_proof_settles_nothing(store: Store, queue: Queue, verb: str) -
         "unknown lease": receipt(mine.job, bytes(range(16)), mine.token),
         "no lease": receipt(waiting, bytes(16), 0),
     }
-    if verb != "extend":  # which is for the whole claim, whatever the job
+    if verb != "extend":  # which extends the whole claim, and ignores the job
         forged |= {
             "unknown job": receipt(bytes(16), mine.lease, mine.token),
             "another's job under my lease": receipt(other.job, mine.lease, mine.token),
@@ -247,7 +247,7 @@ def test_a_settled_delivery_does_not_settle_the_next_one(world: World) -> None:
 
 
 def test_two_deliveries_of_one_claim_are_apart(queue: Queue) -> None:
-    """The same lease, the same job again: only the token tells a released delivery from the next one."""
+    """The same lease and job twice: only the token distinguishes a released delivery from the next one."""
     fill(queue, 2)
     claim = queue.claim(limit=2)
     queue.release(claim[0])
@@ -308,7 +308,7 @@ def test_ack_many_settles_a_delivery_given_twice_once(world: World) -> None:
     settled = queue.ack_many([delivery, delivery])
     assert (settled.done, settled.lost) == ([job_id], [job_id])
     assert queue.counts().done == 1
-    assert happened(queue, job_id) == ["enqueued", "claimed", "done"]
+    assert event_types(queue, job_id) == ["enqueued", "claimed", "done"]
 
 
 def test_ack_many_over_several_claims(store: Store, queue: Queue) -> None:
@@ -365,7 +365,7 @@ def test_different_verdicts_in_one_call(world: World) -> None:
 
 # ── one delivery, two verdicts ───────────────────────────────────────────────────────────────────────────────────────
 
-#: Every verdict, and the state of a job after it where done jobs are kept; `PASSING` keeps none.
+#: Every verdict, and the state of a job after it if done jobs are retained; `PASSING` retains none.
 VERDICTS: dict[str, Callable[[Delivery], Settle]] = {
     "ack": lambda d: Settle("ack", d.proof),
     "ack with result": lambda d: Settle("ack", d.proof, b"result"),
@@ -409,7 +409,7 @@ def test_in_one_call_the_first_verdict_counts(world: World, first: str, policy: 
         assert isinstance(refused, AlreadySettled), second
         assert (refused.job_id, refused.token) == (delivery.id, delivery.token)
         assert _left(queue, delivery) == _expected(first, policy), second
-        assert len(happened(queue, delivery.id)) == 3, second  # enqueued, claimed, and the first verdict
+        assert len(event_types(queue, delivery.id)) == 3, second  # enqueued, claimed, and the first verdict
     assert world.store.check().leases == 0
 
 
@@ -433,7 +433,7 @@ def test_across_calls_the_first_verdict_counts(world: World, first: str, policy:
         assert queue.settle_many([VERDICTS[first](delivery)]) == [None]
         with nothing_written(world.store):
             (outcome,) = queue.settle_many([VERDICTS[second](delivery)])
-        # Of a job that is gone nothing tells who settled it.
+        # A job that is gone has no record of who settled it.
         assert type(outcome) is (LeaseLost if _expected(first, policy) is None else AlreadySettled), second
         assert _left(queue, delivery) == _expected(first, policy), second
 
@@ -449,7 +449,7 @@ def test_in_one_call_an_expired_delivery_is_lost_twice(world: World, clock: Manu
 
 
 @pytest.mark.parametrize("verb", VERDICTS)
-def test_in_one_call_a_forged_verdict_does_not_stand_in_the_way(world: World, verb: str) -> None:
+def test_in_one_call_a_forged_proof_does_not_block_the_valid_one(world: World, verb: str) -> None:
     """An older token of the same job, then the delivery itself: only the delivery settles."""
     queue = world.queue(policy=_KEPT)
     fill(queue, 1)
@@ -468,8 +468,8 @@ def test_fail_is_dead_at_once(queue: Queue) -> None:
     queue.fail(claimed(queue), error="no such customer")
     job = seen(queue, job_id)
     assert (job.state, job.reason, job.error, job.attempt) == ("dead", "failed", "no such customer", 1)
-    assert happened(queue, job_id) == ["enqueued", "claimed", "died"]
-    assert life(queue, job_id)[-1].reason == "failed"
+    assert event_types(queue, job_id) == ["enqueued", "claimed", "died"]
+    assert job_events(queue, job_id)[-1].reason == "failed"
     assert not queue.claim()
 
 
@@ -486,7 +486,7 @@ def test_release_gives_the_delivery_back(world: World) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_progress_is_there_for_whoever_looks(queue: Queue, clock: ManualClock) -> None:
+def test_progress_is_shown_to_every_reader(queue: Queue, clock: ManualClock) -> None:
     job_id = queue.enqueue(b"x").id
     delivery = claimed(queue, lease=10)
     for fraction, note in ((0, None), (0.4, "resizing"), (1.0, "uploading")):

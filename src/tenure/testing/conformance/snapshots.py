@@ -1,4 +1,4 @@
-"""Named snapshots: a moment kept while it is used, by a name and never a path."""
+"""Named snapshots: kept while they are used, and found by a name, never by a path."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_a_snapshot_is_listed_until_it_is_dropped(store: Store) -> None:
     assert expired.value.id == taken.id
 
 
-def test_two_of_one_name_are_two(store: Store) -> None:
+def test_two_snapshots_may_share_a_name(store: Store) -> None:
     _keeps(store)
     first, second = store.take_snapshot("nightly"), store.take_snapshot("nightly")
     assert first.id != second.id
     assert {info.id for info in store.snapshots()} == {first.id, second.id}
 
 
-def test_use_renews_it_and_the_clock_ends_it(store: Store, clock: ManualClock) -> None:
+def test_use_renews_a_snapshot_and_the_clock_ends_it(store: Store, clock: ManualClock) -> None:
     _keeps(store)
     taken = store.take_snapshot("nightly", ttl=10)
     clock.advance(9)
@@ -59,7 +59,7 @@ def test_a_sweep_removes_what_has_expired_and_nothing_else(store: Store, clock: 
     assert store.drop_snapshot(long.id) is True
 
 
-def test_it_outlives_the_process_that_took_it(world: World) -> None:
+def test_a_snapshot_outlives_the_process_that_took_it(world: World) -> None:
     _keeps(world.store)
     if world.store.traits.scope == "cluster":
         pytest.skip("a snapshot of this store is in the memory of the process that took it")
@@ -80,7 +80,7 @@ def test_a_snapshot_takes_a_name_and_never_a_path(store: Store, name: str) -> No
 
 
 @pytest.mark.parametrize("id", ["", "..", "../db", ".", "nightly", "/"])
-def test_an_id_that_was_never_given_out(store: Store, id: str) -> None:
+def test_an_unknown_snapshot_id(store: Store, id: str) -> None:
     _keeps(store)
     store.queue("work").enqueue(b"x")
     with pytest.raises(SnapshotExpired):
@@ -90,6 +90,6 @@ def test_an_id_that_was_never_given_out(store: Store, id: str) -> None:
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan")])
-def test_a_time_to_live_that_is_none(store: Store, ttl: float) -> None:
+def test_a_snapshot_with_an_invalid_ttl_is_refused(store: Store, ttl: float) -> None:
     with pytest.raises(InvalidArgument):
         store.take_snapshot("nightly", ttl=ttl)

@@ -1,4 +1,4 @@
-"""Staged writes: the first manifest counts, each chunk is added once, and nothing published is undone."""
+"""Staged writes: the first manifest counts, each chunk is added once, and published jobs stay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_chunk_is_added_once(store: Store, queue: Queue) -> None:
     assert [d.payload for d in queue.claim(limit=10)] == [b"1", b"2", b"3"]
 
 
-def test_after_its_end_nothing_is_added(store: Store, queue: Queue) -> None:
+def test_a_finished_write_adds_nothing(store: Store, queue: Queue) -> None:
     staged = store.staged("w")
     staged.begin(b"")
     staged.publish(0, queue, [b"1"])
@@ -77,7 +77,7 @@ def test_one_write_into_several_queues(world: World) -> None:
     assert (one.counts().ready, two.counts().ready) == (20, 10)
 
 
-def test_its_jobs_are_like_any_other(store: Store, queue: Queue) -> None:
+def test_published_jobs_are_like_any_other(store: Store, queue: Queue) -> None:
     staged = store.staged("w")
     staged.begin(b"")
     full = NewJob(b"f", priority=7, key="k", max_attempts=2, headers={"a": "b"})
@@ -111,7 +111,7 @@ def test_a_chunk_that_is_refused_writes_nothing(store: Store, queue: Queue) -> N
 
 
 def test_jobs_that_are_refused_are_recorded_with_their_chunk(store: Store, queue: Queue) -> None:
-    """So that whoever repeats the write, in another process, learns which jobs the first one left out."""
+    """A process that repeats the write learns which jobs the first one left out."""
     held = [queue.enqueue(b"x", key=f"k{n}").id for n in range(3)]
     jobs = job_requests([NewJob(b"other", key="k0"), b"1", NewJob(b"other", key="k1"), NewJob(b"y", key="k2"), b"2"])
     staged = store.staged("w")
@@ -119,7 +119,7 @@ def test_jobs_that_are_refused_are_recorded_with_their_chunk(store: Store, queue
     with pytest.raises(KeyConflict) as conflict:
         staged.publish_checked(0, queue, jobs)
     refused = dict(conflict.value.conflicts)
-    while len(refused) < 3:  # a store in partitions tells of one partition at a time
+    while len(refused) < 3:  # a partitioned store reports one partition at a time
         again = [Refusal(index, existing) for index, existing in refused.items()]
         with pytest.raises(KeyConflict) as conflict:
             staged.publish_checked(0, queue, jobs, again)
@@ -152,7 +152,7 @@ def test_a_manifest_may_be_large(world: World) -> None:
         world.store.staged("v").begin(bytes(5 * 1024 * 1024))
 
 
-def test_it_goes_on_after_reopening(world: World) -> None:
+def test_a_staged_write_continues_after_reopening(world: World) -> None:
     world.store.staged("w").begin(b"m")
     world.store.staged("w").publish(0, world.queue(), [b"1"])
     store = world.reopen()
@@ -175,7 +175,7 @@ def test_two_commits_at_once_add_each_chunk_once(live: World) -> None:
     assert queue.counts().enqueued == 200
 
 
-def test_it_is_forgotten_after_a_day(store: Store, queue: Queue, clock: ManualClock) -> None:
+def test_a_finished_write_is_forgotten_after_a_day(store: Store, queue: Queue, clock: ManualClock) -> None:
     staged = store.staged("w")
     staged.begin(b"m")
     clock.advance(DAY / 2)
@@ -187,10 +187,10 @@ def test_it_is_forgotten_after_a_day(store: Store, queue: Queue, clock: ManualCl
     clock.advance(2)
     assert store.sweep().writes_forgotten == 1
     assert staged.state() is None
-    assert queue.counts().enqueued == 1, "what was published stays"
+    assert queue.counts().enqueued == 1, "published jobs stay"
 
 
-def test_one_published_in_part_is_remembered_longer(store: Store, queue: Queue, clock: ManualClock) -> None:
+def test_a_write_published_in_part_is_remembered_longer(store: Store, queue: Queue, clock: ManualClock) -> None:
     begun, part = store.staged("begun"), store.staged("part")
     begun.begin(b"m")
     part.begin(b"m")

@@ -1,4 +1,4 @@
-"""Steps and signals: values stored under a job once, and deliveries that wait without a lease (DESIGN section 11)."""
+"""Steps and signals: values stored under a job once, and deliveries that wait without a lease."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.model.group import GroupPolicy
 from tenure.model.lease import Delivery
 from tenure.model.retry import Policy
 from tenure.model.step import MAX_STEP_BYTES, MAX_STEPS_BYTES
-from tenure.testing.conformance.world import KEEPING, PATIENCE, World, begin, happened, seen
+from tenure.testing.conformance.world import KEEPING, PATIENCE, World, begin, event_types, seen
 
 
 def one(queue: Queue, payload: bytes = b"job") -> Delivery:
@@ -20,7 +20,7 @@ def one(queue: Queue, payload: bytes = b"job") -> Delivery:
     return delivery
 
 
-def told(queue: Queue, job: Delivery | str) -> list[tuple[str, str, bytes]]:
+def stored_steps(queue: Queue, job: Delivery | str) -> list[tuple[str, str, bytes]]:
     return [(step.kind, step.name, step.value) for step in queue.steps(job)]
 
 
@@ -34,15 +34,15 @@ def test_a_step_is_found_by_the_next_delivery(queue: Queue) -> None:
     assert queue.record_step(first, "mail", b"") == b""
     queue.nack(first, delay=0)
     (second,) = queue.claim()
-    assert told(queue, second) == [("step", "charge", b"receipt 1"), ("step", "mail", b"")]
-    assert told(queue, second.id) == told(queue, second)
+    assert stored_steps(queue, second) == [("step", "charge", b"receipt 1"), ("step", "mail", b"")]
+    assert stored_steps(queue, second.id) == stored_steps(queue, second)
 
 
 def test_a_step_is_stored_once(queue: Queue) -> None:
     delivery = one(queue)
     assert queue.record_step(delivery, "charge", b"first") == b"first"
     assert queue.record_step(delivery, "charge", b"second") == b"first"
-    assert told(queue, delivery) == [("step", "charge", b"first")]
+    assert stored_steps(queue, delivery) == [("step", "charge", b"first")]
 
 
 def test_only_the_holder_of_the_lease_records_steps(queue: Queue, clock: ManualClock) -> None:
@@ -73,7 +73,7 @@ def test_steps_go_with_their_job(world: World, clock: ManualClock) -> None:
     assert queue.steps(cancelled.id) == []
     queue.replay([died.id])
     (again,) = queue.claim()
-    assert told(queue, again) == [("step", "a", b"1"), ("signal", "go", b"2")]
+    assert stored_steps(queue, again) == [("step", "a", b"1"), ("signal", "go", b"2")]
     queue.ack(again)
     queue.purge("done")
     assert queue.steps(kept.id) == queue.steps(died.id) == []
@@ -103,7 +103,7 @@ def test_jobs_that_were_enqueued_together_have_steps_of_their_own(queue: Queue) 
     queue.enqueue_many([b"a", b"b", b"c"])
     first, second, third = queue.claim(limit=3)
     queue.record_step(second, "charge", b"2")
-    assert [told(queue, each) for each in (first, second, third)] == [[], [("step", "charge", b"2")], []]
+    assert [stored_steps(queue, each) for each in (first, second, third)] == [[], [("step", "charge", b"2")], []]
     queue.ack_many([first, second, third])
 
 
@@ -122,8 +122,8 @@ def test_a_job_waits_for_a_signal_without_a_lease(queue: Queue, clock: ManualClo
     assert queue.signal(delivery.id, "approval", b"yes") is True
     (again,) = queue.claim()
     assert (again.id, again.attempt) == (delivery.id, 1)
-    assert told(queue, again) == [("signal", "other", b""), ("signal", "approval", b"yes")]
-    assert happened(queue, delivery.id) == ["enqueued", "claimed", "released", "signalled", "claimed"]
+    assert stored_steps(queue, again) == [("signal", "other", b""), ("signal", "approval", b"yes")]
+    assert event_types(queue, delivery.id) == ["enqueued", "claimed", "released", "signalled", "claimed"]
     queue.ack(again)
 
 
@@ -140,7 +140,7 @@ def test_a_signal_is_kept_once(queue: Queue) -> None:
     job = queue.enqueue(b"job")
     assert queue.signal(job.id, "approval", b"yes") is True
     assert queue.signal(job.id, "approval", b"no") is False
-    assert told(queue, job.id) == [("signal", "approval", b"yes")]
+    assert stored_steps(queue, job.id) == [("signal", "approval", b"yes")]
 
 
 def test_a_wait_for_a_signal_ends_with_its_delay(queue: Queue, clock: ManualClock) -> None:
@@ -148,13 +148,13 @@ def test_a_wait_for_a_signal_ends_with_its_delay(queue: Queue, clock: ManualCloc
     queue.snooze(delivery, 60, until_signal="approval")
     clock.advance(61)
     (again,) = queue.claim()
-    # It no longer waits: a signal does not shorten what it waits for now.
+    # It no longer waits for the signal: one that comes now does not shorten its new delay.
     queue.nack(again, delay=600)
     queue.signal(delivery.id, "approval")
     assert list(queue.claim()) == []
     clock.advance(601)
     (last,) = queue.claim()
-    assert told(queue, last) == [("signal", "approval", b"")]
+    assert stored_steps(queue, last) == [("signal", "approval", b"")]
     queue.ack(last)
 
 

@@ -1,4 +1,4 @@
-"""The whole store: a job by its id, lists over all queues, what is coming, deleting and replacing queues."""
+"""The whole store: a job by its id, lists over all queues, upcoming jobs, deleting and replacing queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenure.testing.conformance.world import claim_all
 
 
 def _walk(pages: object, limit: int) -> list[str]:
-    """The ids of all pages, asked for one after another."""
+    """The ids on all pages."""
     found: list[str] = []
     cursor = None
     while True:

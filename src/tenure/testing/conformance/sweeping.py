@@ -1,4 +1,4 @@
-"""The sweeper: it does what is due, says what it did, and is not needed for anything to be right."""
+"""The sweep: it does what is due and reports it; claims and settles are correct without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ttl: a job that was not claimed in time is removed, and its removal told; once claimed, it is like any other."""
+"""ttl: a job that is not claimed in time is removed, with an event; after its first claim the ttl has no effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tenure.api.queue import Queue
 from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.model.job import NewJob
-from tenure.testing.conformance.world import PROMPT, World, all_events, claimed, happened, ids, sweep_all
+from tenure.testing.conformance.world import PROMPT, World, all_events, claimed, event_types, ids, sweep_all
 
 
 def test_a_job_not_claimed_in_time_is_never_delivered(queue: Queue, clock: ManualClock) -> None:
@@ -23,13 +23,13 @@ def test_up_to_its_ttl_a_job_is_delivered(queue: Queue, clock: ManualClock) -> N
     assert claimed(queue).id == job_id
 
 
-def test_its_removal_is_told(store: Store, queue: Queue, clock: ManualClock) -> None:
+def test_a_removal_by_ttl_is_an_event(store: Store, queue: Queue, clock: ManualClock) -> None:
     job_id = queue.enqueue(b"x", ttl=10).id
     other = queue.enqueue(b"y").id
     clock.advance(10.001)
     assert store.sweep().ttl_passed == 1
     assert queue.get(job_id) is None
-    assert happened(queue, job_id) == ["enqueued", "ttl_passed"]
+    assert event_types(queue, job_id) == ["enqueued", "ttl_passed"]
     assert queue.counts().removed == 1
     assert ids(queue.claim(limit=2)) == [other]
     assert store.sweep().ttl_passed == 0
@@ -57,7 +57,7 @@ def test_a_job_is_not_taken_from_its_holder(store: Store, queue: Queue, clock: M
     queue.ack(delivery)
 
 
-def test_each_job_of_a_batch_has_its_own(store: Store, queue: Queue, clock: ManualClock) -> None:
+def test_each_job_of_a_batch_has_its_own_ttl(store: Store, queue: Queue, clock: ManualClock) -> None:
     made = queue.enqueue_many([NewJob(b"1", ttl=10), NewJob(b"2"), NewJob(b"3", ttl=30)])
     clock.advance(20)
     assert ids(queue.claim(limit=3)) == [made[1].id, made[2].id]
@@ -65,7 +65,7 @@ def test_each_job_of_a_batch_has_its_own(store: Store, queue: Queue, clock: Manu
     assert sorted(e.job_id for e in all_events(store) if e.type == "ttl_passed" and e.job_id) == [made[0].id]
 
 
-def test_many_at_once(store: Store, queue: Queue, clock: ManualClock) -> None:
+def test_many_jobs_past_their_ttl_are_removed(store: Store, queue: Queue, clock: ManualClock) -> None:
     queue.enqueue_many([NewJob(b"x", ttl=10)] * 1500)
     last = queue.enqueue(b"last").id
     clock.advance(11)
@@ -75,10 +75,10 @@ def test_many_at_once(store: Store, queue: Queue, clock: ManualClock) -> None:
     assert (queue.counts().waiting, queue.counts().leased) == (0, 1)
 
 
-def test_after_reopening(world: World, clock: ManualClock) -> None:
+def test_a_ttl_holds_after_reopening(world: World, clock: ManualClock) -> None:
     job_id = world.queue().enqueue(b"x", ttl=10).id
     clock.advance(10.001)
     world.reopen()
     assert not world.queue().claim()
     world.store.sweep()
-    assert happened(world.queue(), job_id) == ["enqueued", "ttl_passed"]
+    assert event_types(world.queue(), job_id) == ["enqueued", "ttl_passed"]

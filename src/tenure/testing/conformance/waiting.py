@@ -1,4 +1,4 @@
-"""claim(wait=…): who waits is woken by whatever can serve them, and holds nothing until then."""
+"""claim(wait=…): a waiting claim is woken by every event that can serve it, and holds nothing until then."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tenure.testing.conformance.world import (
     PROMPT,
     World,
     begin,
-    ended,
     eventually,
     fill,
     ids,
     kill,
     nothing_written,
-    still,
+    result_when_due,
+    still_waiting,
     waiting,
 )
 
@@ -47,9 +47,9 @@ def test_a_wait_that_ends_with_nothing_writes_nothing(store: Store, queue: Queue
     queue.claim(lease=3600)
     with nothing_written(store):
         waiter = waiting(queue, seconds=30)
-        assert still(waiter)
+        assert still_waiting(waiter)
         clock.advance(30)
-        assert not ended(waiter, clock, 30)
+        assert not result_when_due(waiter, clock, 30)
 
 
 def test_a_wait_with_jobs_there_is_no_wait(live: World) -> None:
@@ -63,7 +63,7 @@ def test_a_wait_with_jobs_there_is_no_wait(live: World) -> None:
 def test_an_enqueue_wakes(live: World) -> None:
     queue = live.queue()
     waiter = waiting(queue)
-    assert still(waiter)
+    assert still_waiting(waiter)
     job_id = queue.enqueue(b"x").id
     assert ids(waiter.result(PATIENCE)) == [job_id]
 
@@ -79,7 +79,7 @@ def test_a_job_becoming_due_wakes(queue: Queue, clock: ManualClock) -> None:
     job_id = queue.enqueue(b"x", delay=10).id
     waiter = waiting(queue)
     clock.advance(9.999)
-    assert still(waiter), "it was served a millisecond early"
+    assert still_waiting(waiter), "it was served a millisecond early"
     clock.advance(0.001)
     assert ids(waiter.result(PATIENCE)) == [job_id]
 
@@ -103,7 +103,7 @@ def test_a_job_coming_back_wakes(world: World, clock: ManualClock, how: str) -> 
         queue.pause()
     claim = queue.claim(lease=20)
     waiter = waiting(queue, seconds=600)
-    assert still(waiter)
+    assert still_waiting(waiter)
     if how == "released":
         queue.release(claim[0])
     elif how == "nacked":
@@ -111,7 +111,7 @@ def test_a_job_coming_back_wakes(world: World, clock: ManualClock, how: str) -> 
     elif how == "nacked later":
         queue.nack(claim[0], delay=50)
         clock.advance(49.999)
-        assert still(waiter)
+        assert still_waiting(waiter)
         clock.advance(0.001)
     elif how == "expired":
         clock.advance(20.001)
@@ -154,7 +154,7 @@ def test_waiters_of_one_queue_are_not_served_from_another(store: Store) -> None:
     a, b = store.queue("a"), store.queue("b")
     waiter = waiting(a)
     b.enqueue(b"x")
-    assert still(waiter)
+    assert still_waiting(waiter)
     made = fill(a, 1)
     assert ids(waiter.result(PATIENCE)) == made
     assert b.counts().ready == 1
@@ -166,9 +166,9 @@ def test_an_earlier_job_added_while_waiting_for_a_later_one_is_served_when_due(
     later = queue.enqueue(b"later", delay=50).id
     waiter = waiting(queue, seconds=600)
     earlier = queue.enqueue(b"earlier", delay=10).id
-    assert still(waiter)
+    assert still_waiting(waiter)
     clock.advance(9.999)
-    assert still(waiter)
+    assert still_waiting(waiter)
     clock.advance(0.001)
     assert ids(waiter.result(PATIENCE)) == [earlier]
     clock.advance(40)
@@ -193,7 +193,7 @@ def test_a_lease_ending_at_the_deadline_is_seen(queue: Queue, clock: ManualClock
 def test_waiting_on_several_queues(store: Store) -> None:
     names = ["a", "b", "c"]
     waiter = begin(lambda: store.claim(names, wait=60))
-    assert still(waiter)
+    assert still_waiting(waiter)
     job_id = store.queue("c").enqueue(b"x").id
     claim = waiter.result(PATIENCE)
     assert ids(claim) == [job_id]
@@ -202,7 +202,7 @@ def test_waiting_on_several_queues(store: Store) -> None:
 
 def test_waiting_with_an_id(queue: Queue) -> None:
     waiter = begin(lambda: queue.claim(wait=60, id="c1"))
-    assert still(waiter)
+    assert still_waiting(waiter)
     job_id = queue.enqueue(b"x").id
     assert ids(waiter.result(PATIENCE)) == [job_id]
     assert ids(queue.claim(wait=60, id="c1")) == [job_id]
@@ -211,7 +211,7 @@ def test_waiting_with_an_id(queue: Queue) -> None:
 def test_a_caller_gone_while_waiting_leaves_nothing_leased(store: Store, queue: Queue) -> None:
     gone = threading.Event()
     waiter = begin(lambda: store.backend.claim([queue.name], ClaimRequest(limit=1, wait_ms=600_000), gone))
-    assert still(waiter)
+    assert still_waiting(waiter)
     gone.set()
     assert waiter.result(PATIENCE) is None
     job_id = queue.enqueue(b"x").id

@@ -1,4 +1,4 @@
-"""What every test stands on: a store on a clock, closed and checked at the end, and a few words to speak of it."""
+"""The fixtures of every test (a store on a clock, closed and checked at the end), and helper functions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tenure.testing.harness import Harness
 
 T = TypeVar("T")
 
-#: Real seconds after which something that must happen has not.
+#: The timeout, in real seconds, for something that must happen.
 PATIENCE = 60.0
-#: Real seconds in which something that must not happen would have begun to.
+#: How long to wait, in real seconds, for something that must not happen.
 MOMENT = 0.06
 
 PROMPT = Policy(backoff=Backoff.fixed(0))
@@ -41,7 +41,7 @@ KEEPING = Policy(retention=3600, backoff=Backoff.fixed(0))
 
 
 class World:
-    """A harness, the clock its stores run on (None: the machine's), and the store that is open now."""
+    """A harness, the clock of its stores (None: the machine's), and the store that is open now."""
 
     def __init__(self, harness: Harness, clock: ManualClock | None, *, quick: bool) -> None:
         self.harness = harness
@@ -59,19 +59,19 @@ class World:
         return queue
 
     def reopen(self, *, sweep: bool = False) -> Store:
-        """Close the store and open its data again; skips the test where nothing is kept."""
+        """Close the store and open its data again; skips the test if the store is not persistent."""
         self.close()
         self.store = self._open(sweep)
         return self.store
 
     def close(self) -> None:
-        """Close the store for a while, until `reopen`; skips the test where nothing is kept."""
+        """Close the store until `reopen`; skips the test if the store is not persistent."""
         if not self.harness.persistent:
             pytest.skip("this store keeps nothing")
         self.store.close()
 
     def finish(self) -> None:
-        """What every test ends with: the invariants hold, and no job was lost or made up."""
+        """The end of every test: the invariants hold, and no job was lost or invented."""
         try:
             assert_sound(self.store)
         finally:
@@ -80,13 +80,13 @@ class World:
 
 @pytest.fixture
 def world(harness: Harness, request: pytest.FixtureRequest) -> Iterator[World]:
-    """A store on a manual clock where it takes one, at whatever durability is quick."""
+    """A store on a manual clock if it takes one, at a fast durability."""
     yield from _for_a_test(World(harness, ManualClock() if harness.manual_clock else None, quick=True), request)
 
 
 @pytest.fixture
 def live(harness: Harness, request: pytest.FixtureRequest) -> Iterator[World]:
-    """A store on the machine's clock, at its default durability: for threads and processes that race."""
+    """A store on the machine's clock, at its default durability, for races of threads and processes."""
     yield from _for_a_test(World(harness, None, quick=False), request)
 
 
@@ -127,13 +127,13 @@ def assert_sound(store: Store) -> None:
         n = info.counts
         assert n.enqueued == n.waiting + n.blocked + n.leased + n.done + n.dead + n.removed, f"{info.queue}: {n}"
         assert min(n.ready, n.scheduled, n.leased, n.done, n.dead, n.enqueued, n.removed) >= 0, f"{info.queue}: {n}"
-    if report.events <= 5_000:  # enough for almost every test, and quick
+    if report.events <= 5_000:  # covers almost every test, and stays fast
         departed = specification_findings(store.backend)
         assert not departed, f"the journal departs from the specification: {departed[0].detail}"
 
 
 def journals(store: Store) -> list[list[Event]]:
-    """What was told, as far as it has one order: of the whole store, or of each queue."""
+    """The events of each journal: one of the whole store, or one of each queue."""
     told = all_events(store)
     if store.traits.journal == "store":
         return [told]
@@ -143,10 +143,10 @@ def journals(store: Store) -> list[list[Event]]:
     return list(queues.values())
 
 
-def assert_told_right(events: Sequence[Event], *, dense: bool = True) -> None:
-    """The journal is one that the specification allows: no gap, and every event a step from the one before it.
+def assert_valid_journal(events: Sequence[Event], *, dense: bool = True) -> None:
+    """Assert that the specification allows the journal: no gap, and every event may follow the one before it.
 
-    `dense`: it is one journal; a queue whose order is approximate has several, each numbered by itself.
+    `dense`: it is one journal; a partitioned queue has several, each with its own numbers.
     """
     departed = departure(events, dense=dense)
     assert departed is None, f"the journal departs from the specification: {departed}"
@@ -165,26 +165,26 @@ def all_events(store: Store) -> list[Event]:
     return found
 
 
-def life(queue: Queue, job_id: str) -> list[Event]:
+def job_events(queue: Queue, job_id: str) -> list[Event]:
     """A job's events, oldest first."""
     told: list[Event] = queue.timeline(job_id)
     return told
 
 
-def happened(queue: Queue, job_id: str) -> list[str]:
+def event_types(queue: Queue, job_id: str) -> list[str]:
     """The types of a job's events, oldest first."""
-    return [event.type for event in life(queue, job_id)]
+    return [event.type for event in job_events(queue, job_id)]
 
 
 def seen(queue: Queue, job_id: str) -> Job:
-    """The job, which must be there."""
+    """The job, which must exist."""
     job = queue.get(job_id)
     assert job is not None, f"job {job_id} is not there"
     return job
 
 
 def footprint(store: Store) -> tuple[list[Event], list[QueueInfo]]:
-    """All that a write could change: the journal, and every queue's settings and numbers."""
+    """Everything that a write changes: the journal, and every queue's settings and counts."""
     return all_events(store), store.queues()
 
 
@@ -196,12 +196,12 @@ def nothing_written(store: Store) -> Iterator[None]:
 
 
 def each_of(call: Callable[..., object], values: Iterable[object]) -> list[Callable[[], object]]:
-    """Calls with one of these values each, right or wrong: for `must_refuse`."""
+    """One call with each of these values, for `must_refuse`."""
     return [partial(call, value) for value in values]
 
 
 def must_refuse(store: Store, error: type[TenureError], calls: Iterable[Callable[[], object]]) -> None:
-    """Each call raises the error, and none writes anything. Tells of all that do not, by their place in the list."""
+    """Assert that each call raises the error and writes nothing. Reports all that do not, by their index."""
     wrong: list[str] = []
     with nothing_written(store):
         for place, call in enumerate(calls):
@@ -220,7 +220,7 @@ def must_refuse(store: Store, error: type[TenureError], calls: Iterable[Callable
 
 
 def fill(queue: Queue, count: int) -> list[str]:
-    """Enqueue that many jobs at once; their ids, in order."""
+    """Enqueue that many jobs in one batch. Returns their ids in order."""
     return [e.id for e in queue.enqueue_many([b"%d" % n for n in range(count)])]
 
 
@@ -229,7 +229,7 @@ def ids(deliveries: Iterable[Delivery]) -> list[str]:
 
 
 def claim_all(queue: Queue, limit: int) -> list[Delivery]:
-    """As many jobs as asked for, if they are there: one claim, or several where a transaction takes fewer."""
+    """Claim up to `limit` jobs: in one claim, or several if a transaction is limited to fewer."""
     found: list[Delivery] = []
     while len(found) < limit and (claim := queue.claim(limit=limit - len(found))):
         found += claim
@@ -237,14 +237,14 @@ def claim_all(queue: Queue, limit: int) -> list[Delivery]:
 
 
 def claimed(queue: Queue, lease: float | None = None, worker: str = "") -> Delivery:
-    """Claim one job, which must be there."""
+    """Claim one job, which must exist."""
     claim = queue.claim(lease=lease, worker=worker)
     assert len(claim) == 1, f"expected a job to claim, got {len(claim)}"
     return claim[0]
 
 
 def kill(queue: Queue, count: int, error: str = "broken") -> list[str]:
-    """Enqueue that many jobs and fail each; their ids."""
+    """Enqueue that many jobs and fail each. Returns their ids."""
     fill(queue, count)
     dead: list[str] = []
     while claim := queue.claim(limit=1000):
@@ -266,7 +266,7 @@ def sweep_all(store: Store) -> None:
 
 
 def begin(work: Callable[[], T]) -> Future[T]:
-    """Run in a thread that cannot keep the test run from ending."""
+    """Run in a daemon thread, which cannot keep the test run from ending."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -280,7 +280,7 @@ def begin(work: Callable[[], T]) -> Future[T]:
 
 
 def together(works: Sequence[Callable[[], T]]) -> list[T]:
-    """Run all at the same time, started by one signal; what each returned, in order."""
+    """Run all at the same time, started by one signal. Returns their results in order."""
     barrier = threading.Barrier(len(works))
 
     def started(work: Callable[[], T]) -> Callable[[], T]:
@@ -295,20 +295,20 @@ def together(works: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def waiting(queue: Queue, seconds: float = 60, limit: int = 1, lease: float = 30) -> Future[Claim]:
-    """A claim that waits in another thread, and has surely begun to."""
+    """A claim in another thread that has begun to wait."""
     future = begin(lambda: queue.claim(limit=limit, lease=lease, wait=seconds))
     time.sleep(MOMENT)
     return future
 
 
-def still(future: Future[T]) -> bool:
-    """Whether it goes on, a moment later."""
+def still_waiting(future: Future[T]) -> bool:
+    """Whether the future is not done after `MOMENT`."""
     time.sleep(MOMENT)
     return not future.done()
 
 
-def ended(future: Future[T], clock: ManualClock, seconds: float) -> T:
-    """What it returns once its time is up. If it began to wait only after the clock was moved, the clock is moved again."""
+def result_when_due(future: Future[T], clock: ManualClock, seconds: float) -> T:
+    """Move the clock and return the future's result; move it again if the future began to wait only after that."""
     for _ in range(int(PATIENCE)):
         if wait([future], 1).done:
             break
@@ -317,7 +317,7 @@ def ended(future: Future[T], clock: ManualClock, seconds: float) -> T:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Whether it comes true in real time."""
+    """Whether the condition becomes true within `seconds` of real time."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:

@@ -1,17 +1,17 @@
-"""A look-alike of the `fdb` module (FoundationDB's Python binding), on a cluster that is simulated in this process.
+"""An imitation of the `fdb` module (FoundationDB's Python binding), on a cluster that is simulated in this process.
 
     import tenure.testing.fdb as fdb
     cluster = fdb.Cluster(seed=7, faults=fdb.Faults(7, fdb.Rates(unknown=0.1)))
     db = fdb.Database(cluster)
 
-    cluster.py      versions, optimistic commits, watches, limits        faults.py     what goes wrong, by seed
-    transaction.py  read-your-writes, key selectors, conflict ranges     scheduler.py  who goes next, by seed
+    cluster.py      versions, optimistic commits, watches, limits        faults.py     injected faults, by seed
+    transaction.py  read-your-writes, key selectors, conflict ranges     scheduler.py  order of threads, by seed
     tuples.py       the tuple layer                                      database.py   retry loop, subspaces, directories
     shared.py       other processes reach the cluster by its file        locality.py   where shards begin
 
-No FoundationDB server or client library can be had on the build machines, so the adapter is proved on this. The
-simulator itself is proved by `tests/fdbsim/`: a stack machine as FoundationDB's binding tester specifies it, run against
-a sequential reference; its tuples against `fdb.tuple`; and defects put in on purpose, each of which a test must find.
+The build machines have no FoundationDB server or client library, so the engine is tested on this simulator.
+`tests/fdbsim/` tests the simulator itself: a stack machine as FoundationDB's binding tester specifies it, compared with
+a sequential reference; its tuples compared with `fdb.tuple`; and planted defects, each of which a test must find.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tenure.testing.fdb.transaction import KeySelector, KeyValue, Transaction, s
 
 
 class StreamingMode:
-    """How rows are fetched; here all at once, whatever is asked for."""
+    """Accepted and ignored: rows are always fetched at once."""
 
     want_all, iterator, exact, small, medium, large, serial = -2, -1, 0, 1, 2, 3, 4
 
@@ -43,7 +43,7 @@ def api_version(version: int) -> None:
 
 
 def open(cluster_file: str | None = None) -> Database:
-    """The database of a cluster file: that of another process (`shared`), or else the same name, the same cluster."""
+    """The database of a cluster file: of another process (`shared`), or of the cluster with that name in this one."""
     name = cluster_file or ""
     shared = cluster_of(name)
     if shared is not None:

@@ -1,4 +1,4 @@
-"""Atomic operations: what each makes of the value that is there (None: there is none) and its parameter."""
+"""Atomic operations: functions of the stored value (None: there is none) and a parameter."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ OPERATIONS: dict[str, Callable[[bytes | None, bytes], bytes | None]] = {
     "byte_max": _byte_max,
     "compare_and_clear": _compare_and_clear,
 }
-#: The binding's numbers of them, and of the two that take a version stamp.
+#: The binding's numbers of these operations, and of the two with a version stamp.
 CODES = {
     "add": 2, "bit_and": 6, "bit_or": 7, "bit_xor": 8, "append_if_fits": 9, "max": 12, "min": 13,
     "set_versionstamped_key": 14, "set_versionstamped_value": 15, "byte_min": 16, "byte_max": 17,

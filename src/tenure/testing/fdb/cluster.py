@@ -1,11 +1,11 @@
 """The simulated cluster: versions of one sorted map, optimistic commits, watches, faults.
 
-    read at a version ──▶ the newest rows, with what later commits changed undone
+    read at a version ──▶ the newest rows, without the changes of later commits
     commit ──▶ limits ──▶ faults ──▶ conflicts with commits since the read version ──▶ apply, stamp, fire watches
 
-Versions run at a million a second of `time_us`, and jump by 100 million at a recovery. A version can be read for five
-seconds. One lock makes each step atomic; `on_step` is called before it, without the lock, so that a scheduler can
-decide who goes next.
+Versions advance by a million for each second of `time_us`, and by 100 million at a recovery. A version can be read for
+five seconds. One lock makes each step atomic; `on_step` is called before it, without the lock, so that a scheduler can
+choose the next thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Range = tuple[bytes, bytes]
 
 
 class Mutation(NamedTuple):
-    """One step of a transaction, in the order in which it was asked for."""
+    """One write of a transaction; mutations are applied in order."""
 
     #: "set", "clear_range" (the end is the value), "stamped_key", "stamped_value", or an atomic operation.
     kind: str
@@ -47,13 +47,13 @@ class Mutation(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a transaction sends to be committed."""
+    """A transaction's commit request."""
 
     read_version: int
     mutations: Sequence[Mutation]
     reads: Sequence[Range]
     writes: Sequence[Range]
-    #: Whether the client asked that an unknown result be looked up (`automatic_idempotency`).
+    #: Whether the client set `automatic_idempotency`: an unknown result is looked up.
     idempotent: bool = False
 
 
@@ -63,7 +63,7 @@ class Committed(NamedTuple):
 
 
 class _Applied(NamedTuple):
-    """A commit that is still in the window: the keys that it changed, and what conflicts with it."""
+    """A commit within the readable window: the keys that it changed, and its write conflict ranges."""
 
     version: int
     keys: Sequence[bytes]
@@ -80,26 +80,26 @@ class Cluster:
     def __init__(
         self, seed: int = 0, *, time_us: Callable[[], int] | None = None, faults: Faults | None = None
     ) -> None:
-        """`time_us`: microseconds that only grow; the machine's, if not given."""
+        """`time_us`: a monotonic clock in microseconds (default: the machine's)."""
         self.time_us: Callable[[], int] = time_us or (lambda: time.monotonic_ns() // 1000)
         self.faults = faults or Faults(seed)
         #: Called before each step that a real client would send over the network, with its name.
         self.on_step: Callable[[str], None] = lambda step: None
         #: Whether the servers support automatic idempotency.
         self.idempotency = False
-        #: How many commits were tried, refused for a conflict, and done.
+        #: The number of commits that were tried, that conflicted, and that succeeded.
         self.tried = self.conflicted = self.done = 0
-        #: The most bytes that a transaction had.
+        #: The bytes of the largest transaction.
         self.largest = 0
         self.lock = threading.RLock()
         self._rows: SortedDict = SortedDict()
         self._recent: deque[_Applied] = deque()
-        #: What a key was before each change that is in the window: version, value before it.
+        #: By key: for each change within the window, its version and the value before it.
         self._before: SortedDict = SortedDict()
         self._version = 1
         self._offset = 0
         self._began_us = self.time_us()
-        #: Transactions that began before the last recovery cannot go on.
+        #: Transactions that began before the last recovery cannot commit.
         self._recovered_at = 0
         self._watches: dict[int, _Watch] = {}
         self._late: list[tuple[int, Request]] = []
@@ -107,7 +107,7 @@ class Cluster:
     # ── versions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def current_version(self) -> int:
-        """The newest version there is: of the last commit, or what the time has reached."""
+        """The newest version: that of the last commit, or by the time."""
         return max(self._version, 1 + self._offset + self.time_us() - self._began_us)
 
     def read_version(self) -> int:
@@ -117,14 +117,14 @@ class Cluster:
             return self._version
 
     def recover(self) -> None:
-        """Jump by 100 million versions. Transactions that have begun must begin again."""
+        """Advance by 100 million versions. Running transactions must start again."""
         with self.lock:
             self._version = self.current_version() + RECOVERY
             self._offset += RECOVERY
             self._recovered_at = self._version
 
     def check_version(self, version: int) -> None:
-        """Raises FDBError if the version is too old to be read, or was never reached."""
+        """Raise FDBError if the version is too old, or in the future."""
         if version < self.current_version() - WINDOW or version < self._recovered_at:
             raise FDBError(errors.TOO_OLD)
         if version > self.current_version():
@@ -166,14 +166,14 @@ class Cluster:
             return list(islice(found, limit) if limit else found)
 
     def boundaries(self, begin: bytes, end: bytes, every: int) -> list[bytes]:
-        """Where shards begin within a range: at each `every`-th of its keys."""
+        """The first keys of the shards in a range: every `every`-th key."""
         with self.lock:
             return list(islice(self._rows.irange(begin, end, inclusive=(True, False)), every, None, every))
 
     # ── committing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def commit(self, request: Request) -> Committed:
-        """Apply a transaction, or raise why not. The faults are drawn here."""
+        """Apply a transaction, or raise FDBError. Faults are drawn here."""
         self.on_step("commit")
         with self.lock:
             self.tried += 1
@@ -188,14 +188,14 @@ class Cluster:
                 self._late.append((self.tried + self.faults.delay(), request))
                 raise FDBError(errors.CLUSTER_CHANGED)
             if fate == "unknown_not_done":
-                raise FDBError(errors.NOT_COMMITTED if self._looked_up(request) else errors.COMMIT_UNKNOWN)
+                raise FDBError(errors.NOT_COMMITTED if self._finds_outcome(request) else errors.COMMIT_UNKNOWN)
             committed = self._commit(request)
-            if fate == "unknown_done" and not self._looked_up(request):
+            if fate == "unknown_done" and not self._finds_outcome(request):
                 raise FDBError(errors.COMMIT_UNKNOWN)
             return committed
 
-    def _looked_up(self, request: Request) -> bool:
-        """With automatic idempotency the client finds out by itself what became of a commit."""
+    def _finds_outcome(self, request: Request) -> bool:
+        """Whether the client finds the outcome of a commit by itself (automatic idempotency)."""
         return self.idempotency and request.idempotent
 
     def check_limits(self, request: Request) -> None:
@@ -231,7 +231,7 @@ class Cluster:
                     del self._before[key]
 
     def conflicts(self, request: Request) -> bool:
-        """Whether a commit since the read version wrote what this transaction read."""
+        """Whether a commit after the read version wrote a range that this transaction read."""
         for applied in reversed(self._recent):
             if applied.version <= request.read_version:
                 return False
@@ -241,11 +241,11 @@ class Cluster:
         return False
 
     def stamp(self, version: int) -> bytes:
-        """Ten bytes that grow with every commit. (One commit is one batch here: the last two are zero.)"""
+        """A version stamp: ten bytes, larger with every commit. (A batch has one commit: the last two are zero.)"""
         return version.to_bytes(8, "big") + b"\0\0"
 
     def _apply(self, mutations: Sequence[Mutation], stamp: bytes, before: dict[bytes, bytes | None]) -> list[Range]:
-        """Write the rows; `before` gets what was there. Returns the keys that only the stamp made known."""
+        """Write the rows; `before` gets the old values. Returns the ranges of keys made from the stamp."""
         made: list[Range] = []
         for kind, key, value in mutations:
             if kind == "clear_range":
@@ -277,10 +277,10 @@ class Cluster:
             try:
                 self._commit(request)
             except FDBError:
-                continue  # it came too late: another was in the way
+                continue  # it conflicts by now
 
     def settle_late(self) -> None:
-        """Let all late transactions arrive now."""
+        """Apply all delayed transactions now."""
         with self.lock:
             self._late = [(0, request) for _, request in self._late]
             self._arrive_late()
@@ -288,7 +288,7 @@ class Cluster:
     # ── watches ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def watch(self, key: bytes, value: bytes | None, future: Future[None]) -> None:
-        """Set the future once the key has another value than this one."""
+        """Complete the future once the key's value differs from `value`."""
         with self.lock:
             self._watches[id(future)] = _Watch(key, value, future)
             self.fire_watches({key: None})
@@ -306,7 +306,7 @@ class Cluster:
 
 
 def stamped(text: bytes, stamp: bytes) -> bytes:
-    """The stamp put in at the place that the last four bytes name."""
+    """`text` with the stamp at the offset in its last four bytes."""
     at = int.from_bytes(text[-4:], "little")
     if at + STAMP_BYTES > len(text) - 4:
         raise FDBError(errors.INVALID_OPERATION)

@@ -34,7 +34,7 @@ class DatabaseOptions:
         self.idempotent = True
 
     def set_transaction_max_retry_delay(self, milliseconds: int) -> None:
-        """Accepted: nobody waits between two tries here."""
+        """Accepted and ignored: there is no delay between tries."""
 
 
 class Database:
@@ -112,7 +112,7 @@ class Subspace:
 
 
 class DirectoryLayer:
-    """Short prefixes for long paths. The API of the real one; what it stores is its own."""
+    """Short prefixes for long paths. It has the real layer's API, but its own storage format."""
 
     _NODES = b"\xfe"
 

@@ -1,4 +1,4 @@
-"""The binding's error: a number, and what it means for the transaction."""
+"""The binding's error: a code, and predicates on its meaning for the transaction."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FDBError(Exception):
 
 
 class _Predicates:
-    """What an error says about its transaction: `fdb.predicates`."""
+    """The predicates of `fdb.predicates`."""
 
     def is_retryable(self, error: FDBError) -> bool:
         return error.code in _MAYBE_COMMITTED or error.code in _NOT_COMMITTED

@@ -1,4 +1,4 @@
-"""What goes wrong, by seed: the same seed and the same calls give the same faults."""
+"""Injected faults: the same seed and the same calls give the same faults."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ Fate = Literal["", "conflict", "unknown_done", "unknown_not_done", "late", "reco
 
 @dataclass(frozen=True)
 class Rates:
-    """How often each fault happens, of all commits (`too_old`: of all reads)."""
+    """The probability of each fault for a commit (`too_old`: for a read)."""
 
-    #: Another transaction is said to have been in the way (1020).
+    #: A conflict (1020).
     conflict: float = 0.0
-    #: The answer is lost (1021); whether the transaction committed is drawn as well.
+    #: The answer is lost (1021); whether the transaction committed is drawn too.
     unknown: float = 0.0
-    #: The answer is lost (1039), and the transaction still arrives, behind some that were sent after it.
+    #: The answer is lost (1039), and the transaction commits later, after some that were sent after it.
     late: float = 0.0
-    #: The cluster recovers: versions jump by 100 million, and transactions that had begun cannot go on.
+    #: The cluster recovers: versions jump by 100 million, and running transactions fail.
     recovery: float = 0.0
-    #: A read finds its version gone (1007).
+    #: A read fails because its version is too old (1007).
     too_old: float = 0.0
 
 
 class Faults:
-    """Draws faults. `on` may be set to False while a test prepares or looks."""
+    """Draws faults. A test sets `on` to False while it prepares or verifies."""
 
     def __init__(self, seed: int = 0, rates: Rates | None = None) -> None:
         self.random = Random(seed)
         self.rates = rates or Rates()
         self.on = rates is not None
-        #: How many of each were drawn.
+        #: The number of drawn faults, by kind.
         self.drawn: dict[str, int] = {}
 
     def of_commit(self) -> Fate:
@@ -49,14 +49,14 @@ class Faults:
         return ""
 
     def of_read(self) -> bool:
-        """Whether the read finds its version gone."""
+        """Whether a read fails because its version is too old."""
         if not self.on or not self.rates.too_old or self.random.random() >= self.rates.too_old:
             return False
         self.drawn["too_old"] = self.drawn.get("too_old", 0) + 1
         return True
 
     def delay(self) -> int:
-        """How many commits overtake a late one."""
+        """How many later commits overtake a delayed one."""
         return self.random.randint(1, 5)
 
     def _count(self, fate: Fate) -> Fate:

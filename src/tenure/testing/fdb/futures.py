@@ -1,4 +1,4 @@
-"""Futures of the simulated binding. Reads are answered at once; a watch is set later, by another commit."""
+"""Futures of the simulated binding. Reads complete at once; a watch completes later, by another commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _finishing = threading.Lock()
 
 
 class Future(Generic[T]):
-    """A result that is there, or will be. It needs something to wait for only in the second case, which is rare."""
+    """A result, now or later. The event to wait for is made only for a later result, which is rare."""
 
     __slots__ = ("_callbacks", "_done", "_error", "_ready", "_result")
 
@@ -83,7 +83,7 @@ class Future(Generic[T]):
 
 
 class Value:
-    """What a read found. As in the binding, an error is raised when the value is looked at."""
+    """The value that a read found. As in the binding, a read's error is raised when the value is used."""
 
     __slots__ = ("_future",)
 

@@ -16,13 +16,13 @@ from tenure.testing.harness import EngineHarness
 
 
 class SimulatedHarness(EngineHarness):
-    """A store in a cluster of its own, which is simulated in this process and stays when the store is closed."""
+    """A store in its own cluster, simulated in this process. The cluster keeps the data when the store is closed."""
 
     url = None
     persistent = True
     race_jobs = 400
 
-    #: On the machine's clock, how many seconds one of the cluster's takes: it is slower than a real one.
+    #: Seconds of the machine's clock for one second of the cluster: the simulation is slower than a real cluster.
     slower = 4
 
     def __init__(self, cluster: Cluster | None = None, *, grace: float = 0.0) -> None:
@@ -30,7 +30,7 @@ class SimulatedHarness(EngineHarness):
         self._grace = grace
 
     def open(self, *, clock: Clock | None = None, sweep: bool = False, quick: bool = False) -> Store:
-        # A little fewer versions than a second has: commits while the clock stands still run ahead of it.
+        # Slightly fewer versions than a second has: commits advance the version while a manual clock stands still.
         versions = 990_000
         if isinstance(clock, ManualClock):
             follow(self.cluster, clock)
@@ -55,7 +55,7 @@ class SimulatedHarness(EngineHarness):
 
 
 class ClusterHarness(EngineHarness):
-    """A store in a real cluster, in a directory of its own, removed at the end."""
+    """A store in a real cluster, in its own directory, which is removed at the end."""
 
     url = None
     persistent = True
@@ -82,7 +82,7 @@ class ClusterHarness(EngineHarness):
 
 
 def follow(cluster: Cluster, clock: ManualClock) -> None:
-    """Let the cluster's versions run with a clock that a test moves: with the time that really passes by it."""
+    """Make the cluster's versions follow the steady time of a manual clock."""
     base = cluster.current_version()
     began = clock.unset_ms()
     elapsed = cluster.time_us()

@@ -1,4 +1,4 @@
-"""Where the simulated cluster's shards begin: `fdb.locality`."""
+"""Imitates `fdb.locality`: where the simulated cluster's shards begin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tenure.testing.fdb.database import Database
 from tenure.testing.fdb.transaction import Transaction
 
-#: Rows a shard, where real ones are cut by bytes.
+#: Rows of a shard (real shards are split by bytes).
 SHARD_ROWS = 500
 
 

@@ -1,10 +1,10 @@
-"""Who goes next, by seed: threads that run one at a time, and change places where a client would wait for the network.
+"""A seeded scheduler: threads run one at a time, and switch where a client would wait for the network.
 
     scheduler = Scheduler(seed, cluster)
     scheduler.run([worker, worker, worker])      # the same seed, the same order, the same faults
 
-A thread gives way before each step of the cluster (`Cluster.on_step`), and nowhere else. Whoever is next is drawn from
-those that have not ended. Code under test must not wait for another of these threads by any other means.
+A thread yields before each step of the cluster (`Cluster.on_step`), and nowhere else. The next thread is drawn from
+those that have not ended. Code under test must not wait for another of these threads in any other way.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Scheduler:
         self._current = 0
         self._errors: list[BaseException] = []
         self._ended = threading.Semaphore(0)
-        #: How many steps were taken.
+        #: The number of steps so far.
         self.steps = 0
 
     def run(self, works: Sequence[Callable[[], None]]) -> None:
-        """Run all to their end. Raises the first error that one of them raised."""
+        """Run all threads to their end. Raises the first error of any of them."""
         self._turns = {number: threading.Semaphore(0) for number in range(len(works))}
         threads = [
             threading.Thread(target=self._one, args=(number, work), daemon=True) for number, work in enumerate(works)
@@ -50,7 +50,7 @@ class Scheduler:
         self._turns[number].acquire()
         try:
             work()
-        except BaseException as error:  # told by `run`, in the thread of the test
+        except BaseException as error:  # `run` raises it in the test's thread
             self._errors.append(error)
         finally:
             del self._turns[number]

@@ -1,11 +1,11 @@
-"""A simulated cluster that other processes reach, as clients of a real one reach theirs: through their cluster file.
+"""A simulated cluster that other processes reach through its cluster file, like clients of a real cluster.
 
     with shared.serve(cluster, folder) as cluster_file:     # in the process that has the cluster
         …                                                   # elsewhere: tenure.testing.fdb.open(cluster_file)
 
-The transactions run in the client, as they do in FoundationDB: what crosses the socket is what crosses the network there
-(a read version, reads at a version, a commit, a watch, the boundaries of shards). Faults are drawn by the cluster's process.
-It is a simulation: one process, one socket, no disk.
+Transactions run in the client, as in FoundationDB; the socket carries the same requests as its network (read version,
+reads at a version, commits, watches, boundaries of shards). The cluster's process draws the faults. It is a simulation:
+one process, one socket, no disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tenure.testing.fdb.errors import FDBError
 from tenure.testing.fdb.faults import Faults
 from tenure.testing.fdb.futures import Future
 
-#: What the cluster file of a simulated cluster begins with; the path of its socket follows.
+#: The prefix of a simulated cluster's file; the path of its socket follows.
 SCHEME = "simulated:"
 _SIZE = struct.Struct(">I")
 _encode = msgspec.msgpack.Encoder().encode
@@ -60,7 +60,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 @contextlib.contextmanager
 def serve(cluster: Cluster, folder: Path) -> Iterator[str]:
-    """Let other processes of this host in; gives the path of a cluster file."""
+    """Serve other processes of this host. Yields the path of a cluster file."""
     path = folder / "fdb.sock"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -81,7 +81,7 @@ def _accept(listener: socket.socket, cluster: Cluster) -> None:
         try:
             connection, _ = listener.accept()
         except OSError:
-            return  # it was closed
+            return  # the listener was closed
         threading.Thread(target=_answer, args=(connection, cluster), daemon=True).start()
 
 
@@ -105,7 +105,7 @@ def _answer(connection: socket.socket, cluster: Cluster) -> None:
 
 
 def _checked(cluster: Cluster, version: int) -> Cluster:
-    """The cluster, if it can be read at that version."""
+    """The cluster. Raises FDBError if it cannot be read at that version."""
     with cluster.lock:
         cluster.check_version(version)
         if cluster.faults.of_read():
@@ -129,7 +129,7 @@ def _watched(cluster: Cluster, key: bytes, value: bytes | None) -> None:
 
 
 class _Connection:
-    """A connection that closes with the thread that has it."""
+    """A connection of one thread, closed when the thread ends."""
 
     def __init__(self, path: str) -> None:
         self.process = os.getpid()
@@ -141,12 +141,12 @@ class _Connection:
 
 
 class SharedCluster:
-    """What transactions ask of a `Cluster`, answered by the process that has it. A connection a thread."""
+    """The methods of a `Cluster` that transactions use, executed by its process. One connection for each thread."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._local = threading.local()
-        #: Faults are drawn over there.
+        #: The cluster's process draws faults.
         self.faults = Faults()
         self.on_step: Callable[[str], None] = lambda step: None
 
@@ -155,7 +155,7 @@ class SharedCluster:
         return version
 
     def check_version(self, version: int) -> None:
-        """Each read is checked where it is answered."""
+        """Does nothing: the cluster's process checks each read."""
 
     def get(self, version: int, key: bytes) -> bytes | None:
         found: bytes | None = self._call("get", version, key)
@@ -195,7 +195,7 @@ class SharedCluster:
 
     def _call(self, name: str, *arguments: object) -> Any:
         kept: _Connection | None = getattr(self._local, "connection", None)
-        if kept is None or kept.process != os.getpid():  # a forked child must not use its parent's
+        if kept is None or kept.process != os.getpid():  # a forked child must not use its parent's connection
             kept = self._local.connection = _Connection(self._path)
         _send(kept.socket, (name, *arguments))
         code, answer = _receive(kept.socket)
@@ -205,7 +205,7 @@ class SharedCluster:
 
 
 def cluster_of(cluster_file: str) -> SharedCluster | None:
-    """The cluster that a file names, if it is one of ours."""
+    """The cluster of a file; None: it is not the file of a simulated cluster."""
     try:
         text = Path(cluster_file).read_text()
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
 """A transaction of the simulated binding: it reads a version of the cluster with its own writes on top.
 
-What it reads is remembered as ranges that must not change until it commits, except where its own writes alone decide
-what is read. Snapshot reads remember nothing.
+The ranges that it reads become read conflict ranges, except where its own writes determine the result. Snapshot reads
+add none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KeyValue(NamedTuple):
 
 
 class KeySelector:
-    """A place among the keys: `offset` keys behind the last one that is less than `key` (or equal, if `or_equal`)."""
+    """A position among the keys: `offset` keys after the last one less than `key` (or equal to it, if `or_equal`)."""
 
     def __init__(self, key: bytes, or_equal: bool, offset: int) -> None:
         self.key, self.or_equal, self.offset = key, or_equal, offset
@@ -74,7 +74,7 @@ class KeySelector:
 
 
 class RangeResult:
-    """The rows of a range, read when it was asked for."""
+    """The rows of a range, read when the range was requested."""
 
     def __init__(self, future: Future[list[KeyValue]]) -> None:
         self._future = future
@@ -87,14 +87,14 @@ class RangeResult:
 
 
 class _Chain:
-    """What a transaction did to a key: the operations since it last knew the key's value, and that value."""
+    """A transaction's operations on a key since its value was last known, and that value."""
 
     __slots__ = ("known", "operations", "unreadable", "value")
 
     def __init__(self, known: bool, value: bytes | None = None) -> None:
         self.known, self.value = known, value
         self.operations: list[tuple[str, bytes]] = []
-        #: It holds a version stamp, which is not known before the commit.
+        #: Its value contains a version stamp, which is unknown before the commit.
         self.unreadable = False
 
 
@@ -109,7 +109,7 @@ class TransactionOptions:
         self._transaction.deadline = None if not milliseconds else time.monotonic() + milliseconds / 1000
 
     def set_max_retry_delay(self, milliseconds: int) -> None:
-        """Accepted: nobody waits between two tries here."""
+        """Accepted and ignored: there is no delay between tries."""
 
     def set_size_limit(self, size: int) -> None:
         self._transaction.size_limit = size
@@ -121,13 +121,13 @@ class TransactionOptions:
         self._transaction.next_write_silent = True
 
     def set_read_system_keys(self) -> None:
-        """Accepted: there are none."""
+        """Accepted and ignored: there are no system keys."""
 
     set_lock_aware = set_access_system_keys = set_priority_batch = set_read_system_keys
 
 
 class TransactionRead:
-    """The reading half, which remembers what it read unless it is the snapshot's."""
+    """The read methods. They add read conflict ranges, except through `snapshot`."""
 
     def __init__(self, state: Transaction | None, *, snapshot: bool) -> None:
         self._state: Transaction = state if state is not None else self  # type: ignore[assignment]  # then it is one
@@ -207,7 +207,7 @@ class Transaction(TransactionRead):
         self._mutations: list[Mutation] = []
         self._chains: SortedDict = SortedDict()
         self._cleared: list[Range] = []
-        #: Where keys with a version stamp may come to lie: nobody knows what is there.
+        #: Ranges in which keys with a version stamp may be: they cannot be read before the commit.
         self._unreadable: list[Range] = []
         self._reads: list[Range] = []
         self._writes: list[Range] = []
@@ -307,7 +307,7 @@ class Transaction(TransactionRead):
         return -1 if self._committed is None else self._committed.version
 
     def get_versionstamp(self) -> Value:
-        """Known once the transaction has committed."""
+        """The version stamp, available after the commit."""
         return Value(self._stamp)
 
     def get_approximate_size(self) -> Future[int]:
@@ -316,7 +316,7 @@ class Transaction(TransactionRead):
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self) -> int:
-        """The version to read, checked; one step on the network."""
+        """The version to read at, checked. Counts as one network step."""
         version = self._begin()
         self._cluster.on_step("read")
         self._cluster.check_version(version)
@@ -355,7 +355,7 @@ class Transaction(TransactionRead):
                 raise FDBError(errors.UNREADABLE)
 
     def _depend(self, begin: bytes, end: bytes) -> None:
-        """Remember that begin <= key < end was read, except for what the transaction itself has written."""
+        """Add the read conflict range begin <= key < end, without the keys that the transaction itself wrote."""
         holes = [(low, high) for low, high in self._cleared if low < end and begin < high]
         holes += [
             (key, key + b"\0")
@@ -395,7 +395,7 @@ class Transaction(TransactionRead):
         return self._resolve(at, snapshot)
 
     def _resolve(self, selector: KeySelector, snapshot: bool) -> bytes:
-        """The key that a selector names: b"" before the first, END behind the last."""
+        """The key that a selector names: b"" before the first, END after the last."""
         if selector.key > END:
             raise FDBError(errors.OUTSIDE_LEGAL_RANGE)
         version = self._read()

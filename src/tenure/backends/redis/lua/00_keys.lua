@@ -1,44 +1,44 @@
--- Tenure on Redis and Valkey: every verb is one function, and one atomic step.
+-- Tenure on Redis and Valkey: every verb is one function, which Redis runs atomically.
 --
 -- A shard is a queue, or one partition of it; all its keys share the hash tag in KEYS[1], the shard's base:
 -- <prefix>:{tenant/queue} or <prefix>:{tenant/queue/partition}. Ids are 16 raw bytes, times milliseconds.
 --
---   :books      string   counters, journal position, last time stored, last id made (L.COUNTERS, 20_step.lua), sealed
---   :rules      string   paused, then the policy in numbers (FORMAT.RULES)
---   :policy     string   the policy as the client wrote it; none: the default
---   :jobs       hash     job -> the immutable part: key, headers, payload; sealed by the client (CRC-32)
---   :state      hash     job -> the mutable part, fixed-width (FORMAT.STATE), sealed
+--   :books      string   counters, journal position, last stored time, last id (L.COUNTERS, 20_step.lua), sealed
+--   :rules      string   paused, then the policy as numbers (FORMAT.RULES)
+--   :policy     string   the policy as the client encoded it; without it, the default
+--   :jobs       hash     job -> the immutable fields: key, headers, payload; sealed by the client (CRC-32)
+--   :state      hash     job -> the mutable fields, fixed-width (FORMAT.STATE), sealed
 --   :notes      hash     job .. "e" | "p" | "r" -> last error, progress, result
---   :t0 .. :t9  zset     waiting jobs of a priority by visible_at; equal times in the order of their ids
---   :t10 .. :t19 zset    the same of jobs that have a group, of priority 0 to 9
---   :done :dead zset     jobs by when they ended
---   :blocked    zset     jobs that wait for jobs, all with score 0: in the order of their ids
---   :waits      hash     blocked job -> how many parents have not ended, on_parent_dead (FORMAT.WAITS), sealed
---   :parents    hash     job -> the jobs that it waits or waited for, in the order in which it named them
---   :children   hash     job -> the jobs to notify when it ends
---   :steps      hash     job -> how many steps and signals, their bytes, the signal it waits for (FORMAT.STEPS), sealed
---   :steps:<job> hash    "s" .. step | "g" .. signal -> its place, time and value (FORMAT.STEP), sealed
---   :ttl        zset     jobs never claimed by when their ttl passes
---   :retention  zset     done jobs by when they may be removed
---   :leases     zset     lease by when it ends
+--   :t0 .. :t9  zset     waiting jobs of a priority by visible_at, then by id
+--   :t10 .. :t19 zset    the same for jobs that have a group, of priority 0 to 9
+--   :done :dead zset     jobs by the time they ended
+--   :blocked    zset     blocked jobs, all with score 0: ordered by id
+--   :waits      hash     blocked job -> the number of its open parents, on_parent_dead (FORMAT.WAITS), sealed
+--   :parents    hash     job -> its parents, in the order in which it named them
+--   :children   hash     job -> the jobs that wait for it
+--   :steps      hash     job -> number and bytes of its steps and signals, the awaited signal (FORMAT.STEPS), sealed
+--   :steps:<job> hash    "s" .. step | "g" .. signal -> its index, time and value (FORMAT.STEP), sealed
+--   :ttl        zset     jobs that were never claimed, by the end of their ttl
+--   :retention  zset     done jobs by the end of their retention
+--   :leases     zset     leases by their end
 --   :lease      hash     lease -> granted, given, open, lost, claim digest (FORMAT.LEASE), worker; sealed
 --   :held       hash     lease -> its jobs, written once
---   :lost       hash     lease -> jobs cancelled under it
+--   :lost       hash     lease -> its jobs that were cancelled while it held them
 --   :claims     hash     digest of a claim's id -> lease, digest of its arguments, whether it expired
---   :claimdue   zset     digest of a claim's id by when it may be forgotten
---   :bucket     string   of a rate: a time, and how many nanoseconds after it the bucket is full again
---   :dedup      hash     digest of an idempotency key -> job, digest of its payload, until when it is held
---   :dedupdue   zset     digest of an idempotency key by when it may be forgotten
+--   :claimdue   zset     digest of a claim's id by when it is deleted
+--   :bucket     string   a rate's bucket: a time, and the nanoseconds after it until the bucket is full
+--   :dedup      hash     digest of an idempotency key -> job, digest of its payload, end of its window
+--   :dedupdue   zset     digest of an idempotency key by when it is deleted
 --   :damaged    hash     job -> "w" | "l": removed from its index because it cannot be read
---   :groupof    hash     job -> its group; its body has it too
---   :group      hash     group -> its counts, and what its limits need (L.GROUP_ROW, 45_groups.lua), sealed
---   :groups     zset     the names in :group, in their order
---   :grouprules hash     group, or '' for the others -> its policy in numbers (FORMAT.GROUP_RULES)
+--   :groupof    hash     job -> its group, which is also in its body
+--   :group      hash     group -> its counts and the state of its limits (L.GROUP_ROW, 45_groups.lua), sealed
+--   :groups     zset     the names in :group, sorted
+--   :grouprules hash     group, or '' for all others -> its policy as numbers (FORMAT.GROUP_RULES)
 --   :g<n>:<group> zset   waiting jobs of a group and priority by visible_at
---   :turn0 .. 9 zset     groups with a claimable job of a priority, by virtual time; '' the jobs without a group
---   :parked     zset     priority (one byte), then a group without a claimable job, by when it has one
+--   :turn0 .. 9 zset     groups with a ready job of that priority, by virtual time; '' stands for jobs without a group
+--   :parked     zset     priority (one byte) and a group without a ready job of it, by when it has one
 --   :journal    stream   commit-0 -> e: the events of one step (20_step.lua), at most 1,000 a row
---   :consumers  hash     name -> the first commit it has yet to read
+--   :consumers  hash     name -> the first commit that it has not read
 --   :l:<lane>   string   the last request of one lane of a client, or one with an id, and its answer (95_requests.lua)
 --   :w:<write>  hash     chunk of a staged write -> jobs, duplicates
 --
@@ -47,19 +47,18 @@
 --   :format     string   "tenure 1"
 --   :cursorkey  string   the key that seals the journal's cursors (cursor_seal.py)
 --   :names      hash     tenant/queue -> number, partitions       :next  string  the last number given
---   :requests   hash     digest of a request's id -> digest of its arguments
---   :requestdue zset     digest of a request's id by when it may be forgotten
+--   :requests   hash     digest of a request's id -> digest of its verb and arguments
+--   :requestdue zset     digest of a request's id by when it is deleted
 --   :schedules  set      tenants that have schedules
---   :schedules:<tenant> hash  name -> paused, when it was made and resumed (FORMAT.SCHEDULE), the schedule; sealed
+--   :schedules:<tenant> hash  name -> paused, times of creation and resumption (FORMAT.SCHEDULE), the schedule; sealed
 --   :write:<id> hash     a staged write: id, manifest, chunk, jobs, duplicates, finished, begun, until, keep
---   :writedue   zset     a staged write's digest by when it may be forgotten
+--   :writedue   zset     a staged write's digest by when it is deleted
 --
--- Channels: a shard's base (WOKEN: how many waiters to wake, when something is due, ended jobs), and the registry's.
+-- Channels: a shard's base (WOKEN: how many waiters to wake, the next due time, ended jobs), and the registry's.
 --
--- Redis does not roll back a function that fails half-way. So every verb reads and decides first, and only then writes.
+-- Redis does not roll back a function that fails. So every verb first reads and decides, and then only writes.
 
--- The names in capitals (CHANGE, FORMAT, LIMIT, …) and the checksums are generated by constants.py from Python's
--- values.
+-- constants.py generates the names in capitals (CHANGE, FORMAT, LIMIT, …) and the checksum tables from Python's values.
 
 local verbs, readers = {}, {}
 local call, sha = redis.call, redis.sha1hex
@@ -72,7 +71,7 @@ local NO_ID = string.rep('\0', 16)
 function L.has(flags, flag) return floor(flags / flag) % 2 == 1 end
 function L.with(flags, flag) return L.has(flags, flag) and flags or flags + flag end
 
--- Call redis.call in pieces: it takes about 8,000 arguments, and a batch may have more. Returns the sum of the answers.
+-- Call in portions: redis.call takes about 8,000 arguments, and a batch may have more. Returns the sum of the answers.
 function L.bulk(command, key, args, step)
   local n = #args
   local sum = 0

@@ -1,10 +1,10 @@
--- ── records as bytes: fixed width, with a checksum ───────────────────────────────────────────────────────────────────
--- A state carries a sum over its job's id and its fields (L.sum), because it is written and read most often. The other
--- records carry the first digits of a SHA-1, the only digest in Lua here.
+-- ── records: fixed width, with a checksum ────────────────────────────────────────────────────────────────────────────
+-- A state has a sum over its job's id and its fields (L.sum), which is fast: states are written and read most. The
+-- other records have the first digits of a SHA-1, the only digest that Redis offers to Lua.
 
 local SEAL = LIMIT.SEAL_BYTES
 
--- The seal of a record. `prefix` (the id under which it is stored) is sealed, but not stored with it.
+-- The checksum of a record, over `prefix` (the id that it is stored under) and the record.
 function L.seal(prefix, row) return sub(sha(prefix .. row), 1, SEAL) end
 
 function L.state_row(id, s)
@@ -13,7 +13,7 @@ function L.state_row(id, s)
     s.state, s.priority, s.reason, s.flags, s.attempt, s.max_attempts, s.replays, s.token, s.created, s.visible, s.ended, s.due, s.last))
 end
 
--- nil: damaged
+-- A decoded state; nil: damaged.
 function L.state_of(id, value)
   if #value ~= BYTES.STATE then return nil end
   local v, state, priority, reason, flags, attempt, max_attempts, replays, token, created, visible, ended, due, last,
@@ -32,7 +32,7 @@ function L.lease_row(id, l)
   return row .. L.seal(id, row)
 end
 
--- nil: none; false: damaged
+-- A lease's row; nil: there is none; false: it is damaged.
 function L.lease_of(base, id)
   local value = call('HGET', base .. ':lease', id)
   if not value then return nil end
@@ -52,7 +52,7 @@ function L.rules_of(value)
     interval = interval, limited = max_leased > 0 or burst > 0}
 end
 
--- the delay after failed attempt number `attempt`, as in model/retry.py
+-- The delay after failed delivery number `attempt`, as in model/retry.py.
 function L.backoff(rules, attempt, roll)
   local seconds = rules.base
   if rules.kind == BACKOFF.LINEAR then seconds = rules.base * attempt end

@@ -1,13 +1,13 @@
--- ── one step: its time, events and counters; begun before anything is read, finished by one write ────────────────────
+-- ── the common part of every verb: its time, events and counters; L.begin reads them, L.finish writes them ───────────
 
--- commit events time id_time id_seq tiers waiting leased done dead enqueued removed: read by Lua only
+-- commit events time id_time id_seq tiers waiting leased done dead enqueued removed. Only Lua reads this record.
 L.COUNTERS = '>I8I8I8I8I8I8I8I8I8I8I8I8'
 L.COUNTERS_BYTES = 96
 
 function L.now(given, stored)
   local now
   if given ~= '' then
-    now = tonumber(given) -- a test's clock: sent only by clients that were opened on a ManualClock
+    now = tonumber(given) -- a test's clock: only clients that were opened with a ManualClock send it
   else
     local time = call('TIME')
     now = time[1] * 1000 + floor(time[2] / 1000)
@@ -15,8 +15,7 @@ function L.now(given, stored)
   return max(now, stored or 0)
 end
 
--- Every request begins with: a test's time or '', its lane, its number in the lane; then the verb's own arguments
--- (95_requests.lua).
+-- Every request's arguments: a test's time or '', lane, number in the lane (95_requests.lua), then the verb's own.
 function L.begin(keys, args)
   local base = keys[1]
   local found = call('MGET', base .. ':books', base .. ':rules')
@@ -39,8 +38,7 @@ function L.begin(keys, args)
   end
   b.now = L.now(args[1], b.time)
   b.rules_row = found[2]
-  -- A deleted queue: its counters and its journal continue when it is created again.
-  if not b.rules_row then b.there = nil end
+  if not b.rules_row then b.there = nil end -- deleted: counters and journal continue when it is created again
   b.wake, b.held_before = 0, b.leased
   return b
 end
@@ -50,14 +48,14 @@ function L.rules(b)
   return b.rules
 end
 
--- the queue, created if it does not exist
+-- Create the queue if it does not exist.
 function L.make(b, rules_row, text)
   if b.there then return end
   b.there, b.rules_row, b.new_rules = true, rules_row, true
   L.event(b, CHANGE.QUEUE_CREATED, NO_ID, nil, {text = text})
 end
 
--- Add an event; returns its position. Events that differ only in job, token, attempt and predecessor share a group.
+-- Add an event; returns its reference. Events that differ only in job, token, attempt and predecessor share a group.
 function L.event(b, change, id, s, more)
   if b.events_in_row >= LIMIT.EVENTS_A_ROW then L.close_row(b) end
   local state, priority, reason, max_attempts, token, attempt, previous = GONE, 0, REASON.NONE, 0, 0, 0, 0
@@ -78,10 +76,10 @@ function L.event(b, change, id, s, more)
   return ref
 end
 
--- The position of the next event.
+-- The reference of the next event.
 function L.next_ref(b) return (b.commit + #b.rows + 1) * LIMIT.PLACES + b.events_in_row end
 
--- Return the group for such an event: the last one, or a new one.
+-- The group to which an event with these fields is added: the last one, or a new one.
 function L.group(b, change, state, priority, reason, max_attempts, at, lease, text)
   local g = b.groups[#b.groups]
   if not g or g.change ~= change or g.state ~= state or g.priority ~= priority or g.reason ~= reason
@@ -93,7 +91,7 @@ function L.group(b, change, state, priority, reason, max_attempts, at, lease, te
   return g
 end
 
--- Token, attempt and predecessor of a group's events, from the first that has any.
+-- Encode token, attempt and predecessor of a group's events, from the first event that has any.
 function L.rest(g)
   if not g.rest then
     g.rest = {}
@@ -121,13 +119,13 @@ function L.counters_row(b)
   return row .. L.seal('', row)
 end
 
--- Write the journal and the counters, and publish whom to wake. The last action of a step.
+-- Write the journal and the counters, and publish whom to wake. Every verb that writes ends with this.
 function L.finish(b, reply)
   local base = b.base
   L.end_parents(b)
   L.flush_groups(b)
   if b.events_in_row > 0 then L.close_row(b) end
-  -- Wake callers that waited because too many jobs were leased.
+  -- Settled jobs make room for claims that wait at a limit.
   if b.leased < b.held_before and b.rules_row and L.rules(b).limited then
     b.wake = max(b.wake, b.held_before - b.leased)
   end

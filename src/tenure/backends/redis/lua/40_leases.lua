@@ -1,4 +1,4 @@
--- ── leases: their open jobs, and their end ───────────────────────────────────────────────────────────────────────────
+-- ── leases: their jobs, and their end ────────────────────────────────────────────────────────────────────────────────
 
 function L.put_state(b, id, s) call('HSET', b.base .. ':state', id, L.state_row(id, s)) end
 
@@ -10,7 +10,7 @@ function L.end_lease(b, id, l)
   if l.lost > 0 then call('HDEL', base .. ':lost', id) end
 end
 
--- Subtract `closed` jobs from the lease's open ones; `lost` names a job that was cancelled under it
+-- Count `closed` jobs that leave the lease; `lost` is one that was cancelled while leased.
 function L.close_jobs(b, id, l, closed, lost)
   l.open = l.open - closed
   if l.open <= 0 then return L.end_lease(b, id, l) end
@@ -21,7 +21,7 @@ function L.close_jobs(b, id, l, closed, lost)
   call('HSET', b.base .. ':lease', id, L.lease_row(id, l))
 end
 
--- The jobs that a lease still holds, as {id, state}, and those of its jobs that cannot be read.
+-- The jobs that a lease still holds, as {id, state}, and its jobs that cannot be read.
 function L.held(b, lease)
   local ids = L.split(call('HGET', b.base .. ':held', lease) or '')
   local values = L.hmget(b.base .. ':state', ids)
@@ -37,7 +37,7 @@ function L.held(b, lease)
   return found, damaged
 end
 
--- From leased to waiting. `lease`: the lease that settled it, or zeros if it expired.
+-- Move a job from leased to waiting. `lease`: the lease that settled it, or zeros if it expired.
 function L.give_back(b, id, s, change, lease, text)
   local by = s.lease
   s.state, s.lease = WAITING, lease
@@ -47,14 +47,14 @@ function L.give_back(b, id, s, change, lease, text)
   L.wait_again(b, id, s)
 end
 
--- Index a job as waiting, by its new state.
+-- Add the index rows and counters of a job that becomes waiting. Its state is written by the caller.
 function L.wait_again(b, id, s)
   L.wait(b, id, s)
   b.waiting = b.waiting + 1
   b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
 end
 
--- From leased to dead: the only code that does so.
+-- Move a job from leased to dead. No other function does.
 function L.kill(b, id, s, reason, text, lease)
   local by = s.lease
   s.state, s.reason, s.ended, s.lease = DEAD, reason, b.now, lease
@@ -66,7 +66,7 @@ function L.kill(b, id, s, reason, text, lease)
   L.ended(b, id, s, DEAD, false)
 end
 
--- `outcome` and `gone`: as for L.parent_ended.
+-- Note the end of a job, for callers that wait for it and for its children. `outcome` and `gone` as in L.parent_ended.
 function L.ended(b, id, s, outcome, gone)
   b.ended = b.ended or {}
   b.ended[#b.ended + 1] = id
@@ -88,7 +88,7 @@ function L.delete_notes(b, id, s)
   if L.has(s.flags, HAS_STEPS) then L.delete_steps(b, id) end
 end
 
--- Remove a job from all its indexes; the caller has changed the counters.
+-- Remove a job from every key that has it. The caller updates the counters.
 function L.delete(b, id, s)
   local base = b.base
   call('HDEL', base .. ':jobs', id)
@@ -97,10 +97,10 @@ function L.delete(b, id, s)
   L.leave_group(b, id, s)
 end
 
--- Take over expired leases: their jobs are ready again, or dead if that was their last attempt.
--- At most `most` leases, and no further lease once `most_jobs` jobs were in them. `grace`: how long after their expiry
--- they are left alone.
--- Returns leases, jobs back, jobs dead, and whether there are more.
+-- Take over expired leases: their jobs wait again, or die after their last attempt.
+-- At most `most` leases, and no further lease after `most_jobs` jobs. `grace`: how long after its end a lease is not
+-- taken over.
+-- Returns the number of leases, of jobs that wait again and that died, and whether there are more leases.
 function L.expire(b, seed, most, most_jobs, grace)
   local due = call('ZRANGEBYSCORE', b.base .. ':leases', '-inf', b.now - grace, 'LIMIT', 0, most)
   local rules = #due > 0 and L.rules(b)

@@ -1,13 +1,13 @@
--- ── flows: jobs that wait for jobs of the same shard, as in queueing/flows.py ────────────────────────────────────────
--- A job with parents lists them in :parents, and each parent lists it in :children. While a parent has not ended, the
--- job is in :blocked, and :waits counts the open parents. The step that ends the last parent makes the job ready.
+-- ── flows: parents and children within one shard, with the rules of queueing/flows.py ────────────────────────────────
+-- A job with parents has them in :parents, and each parent has the job in :children. While a parent has not ended, the
+-- job is in :blocked, and :waits has the number of open parents. The call that ends the last one makes the job ready.
 
 function L.waits_row(id, open, policy)
   local row = pack(FORMAT.WAITS, open, policy)
   return row .. L.seal(id, row)
 end
 
--- nil: none; false: damaged
+-- A blocked job's row of :waits; nil: there is none; false: it is damaged.
 function L.waits_of(b, id)
   local value = call('HGET', b.base .. ':waits', id)
   if not value then return nil end
@@ -19,19 +19,19 @@ end
 
 -- ── enqueue ──
 
--- A parent as encoded in a request: an id, or twelve zeros and the index of a job of the same call.
+-- Decode a parent in a request: an id, or twelve zero bytes and the index of a job of the same call.
 local NO_PREFIX = sub(NO_ID, 1, 12)
 
--- Check the links of a call (FORMAT.LINKS and the parents, for each job that has any) against the stored jobs. Writes
--- nothing. `first`: duplicates by index, as L.enqueue finds them; `settled`: a job that the same step acks, or nil.
--- Returns a refusal; or nil and the plan: for each job its parents and how many of them are open.
+-- Check the links of a call (FORMAT.LINKS and the parents of each job that has any) against the stored jobs. Writes
+-- nothing. `first`: duplicates by index, as in L.enqueue; `settled`: a job that the same call acks, or nil.
+-- Returns an error; or nil and the plan: for each job its parents and the number of open ones.
 function L.plan_links(b, links, first, id_of, settled)
   local plan = {jobs = {}, here = {}, children = {}, stored = {}, blocked = 0}
   local at = 1
   while at <= #links do
     local index, policy, count = unpack_(FORMAT.LINKS, links, at)
     at = at + BYTES.LINKS
-    if not first[index] then -- a duplicate keeps the parents of its first enqueue
+    if not first[index] then -- a duplicate keeps the parents of the first job
       local no, link = L.plan_job(b, plan, sub(links, at, at + 16 * count - 1), policy, first, id_of, settled)
       if no then return no end
       link.id = id_of(index)
@@ -55,7 +55,7 @@ function L.plan_job(b, plan, named, policy, first, id_of, settled)
     if sub(given, 1, 12) == NO_PREFIX then
       local _, index = unpack_(FORMAT.PARENT_HERE, given)
       local there = first[index]
-      if type(there) == 'number' then index, there = there, nil end -- an earlier job of this call has its key
+      if type(there) == 'number' then index, there = there, nil end -- an earlier job of this call holds its key
       id = there or id_of(index)
       if not there then
         plan.here[index] = true
@@ -72,7 +72,7 @@ function L.plan_job(b, plan, named, policy, first, id_of, settled)
       local dead = state == DEAD
       if dead and policy == ON_PARENT_DEAD.CANCEL then return {'E', 'dead', id} end
       link.parents[#link.parents + 1] = id
-      -- A dead parent that counts as ended counts now: if it is done after a replay, it must not count again.
+      -- A dead parent that counts as ended counts now: done after a replay, it must not count again.
       if not (dead and policy == ON_PARENT_DEAD.RUN) then link.told_by[#link.told_by + 1] = id end
       if (not dead and state ~= DONE) or (dead and policy == ON_PARENT_DEAD.WAIT) then link.open = link.open + 1 end
     end
@@ -91,7 +91,7 @@ function L.stored_parent(b, plan, id)
   return s
 end
 
--- The flags of a new job of the call.
+-- The link flags of a new job of the call.
 function L.linked_flags(plan, index, flags)
   if plan.jobs[index] then flags = flags + HAS_PARENTS end
   return plan.here[index] and flags + HAS_CHILDREN or flags
@@ -115,14 +115,14 @@ function L.write_links(b, plan, settled)
   L.bulk('HSET', base .. ':waits', waits)
   L.bulk('ZADD', base .. ':blocked', blocked)
   for id, s in pairs(plan.stored) do
-    if id ~= settled and not L.has(s.flags, HAS_CHILDREN) then -- settling writes the state of a settled job
+    if id ~= settled and not L.has(s.flags, HAS_CHILDREN) then -- settling writes the state of a settled job itself
       s.flags = s.flags + HAS_CHILDREN
       L.put_state(b, id, s)
     end
   end
 end
 
--- as enqueue, and last the links
+-- Arguments: as enqueue; then the links.
 verbs.enqueue_flow = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -133,15 +133,14 @@ end
 
 -- ── the end of a parent ──
 
--- Record that a job ended or is removed: `outcome` is DONE, DEAD, GONE, or nil for one that was done before. `gone`:
--- not kept.
+-- Note that a job ended or is removed. `outcome`: DONE, DEAD, GONE, or nil if it was done before. `gone`: not kept.
 function L.parent_ended(b, id, outcome, gone)
   b.parents_ended = b.parents_ended or {}
   insert(b.parents_ended, {id = id, outcome = outcome, gone = gone})
 end
 
--- Notify the children of the jobs that have ended in this step so far: at its end, and before it reads other jobs. A
--- removed child ends its own children in turn.
+-- Update the children of the jobs that have ended in this call: at its end, and before it selects other jobs.
+-- A removed child ends for its own children too.
 function L.end_parents(b)
   local ends, waits, at = b.parents_ended, {}, 1
   if not ends then return end
@@ -172,7 +171,7 @@ function L.end_parent(b, parent, children, waits)
     if w then
       if outcome == DONE or w.policy == ON_PARENT_DEAD.RUN then
         w.open = w.open - 1
-        keep = outcome ~= DEAD -- it counts now; if it is done after a replay, it must not count again
+        keep = outcome ~= DEAD -- it counts now: done after a replay, it must not count again
       elseif outcome == GONE or w.policy == ON_PARENT_DEAD.CANCEL then
         waits[child] = false
         L.cancel_blocked(b, child)
@@ -203,7 +202,7 @@ function L.leave_blocked(b, id)
   call('HDEL', b.base .. ':waits', id)
 end
 
--- From blocked to waiting: ready now, or at its scheduled time, if that is later.
+-- Move a job from blocked to waiting: visible now, or at the time given at its enqueue, if that is later.
 function L.unblock(b, id)
   local s = L.blocked_state(b, id)
   if not s then return end
@@ -216,7 +215,7 @@ end
 
 -- ── queries ──
 
--- Whether a done job past its retention stays, because a child that may read its result has not ended.
+-- Whether a done job past its retention is kept, because a child that may read its result has not ended.
 function L.keep_for_children(b, id, s)
   for _, child in ipairs(L.split(call('HGET', b.base .. ':children', id) or '')) do
     local value = call('HGET', b.base .. ':state', child)
@@ -231,8 +230,7 @@ function L.keep_for_children(b, id, s)
   return false
 end
 
--- job, the first parent's position, how many parents, about how many bytes: the time; for each parent id, state, error,
--- result
+-- Arguments: job, first index, limit, bytes. Returns the time; for each parent its id, state, error, result.
 readers.parents = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -249,7 +247,7 @@ readers.parents = function(keys, args)
   return reply
 end
 
--- job, how many: the time; for each child id and state
+-- Arguments: job, limit. Returns the time; for each child its id and state.
 readers.children = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -264,7 +262,7 @@ end
 
 -- ── check ──
 
--- Recount a job's open parents. One whose state cannot be read counts as open.
+-- Recount a job's open parents. A parent whose state cannot be read counts as open.
 function L.open_parents(b, id)
   local open = 0
   for _, parent in ipairs(L.split(call('HGET', b.base .. ':parents', id) or '')) do
@@ -277,7 +275,7 @@ function L.open_parents(b, id)
   return open
 end
 
--- Add what is wrong with the links of a job to the findings.
+-- Add the faults of a job's links to `found`.
 function L.link_problems(b, id, s, found)
   local w = L.waits_of(b, id)
   if s.state == BLOCKED then
@@ -292,14 +290,14 @@ function L.link_problems(b, id, s, found)
   end
 end
 
--- The flags that a job should have, by its rows.
+-- The link flags that a job's rows require.
 function L.flags_of_links(b, id)
   return (call('HEXISTS', b.base .. ':parents', id) == 1 and HAS_PARENTS or 0)
     + (call('HEXISTS', b.base .. ':children', id) == 1 and HAS_CHILDREN or 0)
     + (call('HEXISTS', b.base .. ':steps', id) == 1 and HAS_STEPS or 0)
 end
 
--- Correct a job's flags and its count of open parents; one without open parents becomes ready.
+-- Repair a job's flags and its number of open parents; without open ones it becomes ready.
 function L.repair_links(b, id, s)
   local flags = s.flags % HAS_CHILDREN + L.flags_of_links(b, id)
   if flags ~= s.flags then

@@ -1,20 +1,22 @@
--- ── groups: those of one priority take turns, and each has its own limits ────────────────────────────────────────────
+-- ── groups: the groups of one priority take turns, and each has its own limits ───────────────────────────────────────
 --
--- A group with a ready job of a priority, and room, has a place in :turn<priority>, ordered by virtual time: the number
--- of its claimed jobs, divided by its weight. The group with the least is next. A group without a ready job before some
--- time is in :parked; one at its limit has a bit in its row (at_limit) for each priority, and settling one of its jobs
--- restores its places. The jobs without a group are one more member, with an empty name; only claims give it a place.
--- Verbs record what they change (L.wait, L.unwait, L.let_go); L.flush_groups writes it, once for each group and step.
+-- A group with a ready job of a priority, and below its limits, has a place in :turn<priority>, ordered by virtual
+-- time: the jobs it was given, divided by its weight. The group with the least is next. A group whose next job is ready
+-- later is in :parked. A group at its limit has a bit for each priority in its row (at_limit), and gets its places back
+-- when one of its jobs is settled. The jobs without a group are one more member, with the name ''; only claims give it
+-- a place.
+--
+-- Verbs note their changes (L.wait, L.unwait, L.let_go); L.flush_groups writes them, once for each group and call.
 
--- waiting leased at_limit; of its rate's bucket a time, and how many nanoseconds after it the bucket is full again
+-- waiting leased at_limit; its rate's bucket: a time, and the nanoseconds after it until the bucket is full
 L.GROUP_ROW = '>I8I8I4I8d'
 L.GROUP_BYTES = 36
--- The part of a job by which a newly arrived group comes before those already served at the same virtual time.
+-- The fraction of a job by which an arriving group comes before groups that are served again at the same virtual time.
 L.SOONER = 1e-6
--- Used instead of a priority in :parked: forget the row of an idle group; check the groups after this one again.
+-- Used instead of a priority in :parked: delete the row of an idle group; revise the groups after this name.
 L.FORGET, L.REVISE = LIMIT.FORGET_GROUP, LIMIT.REVISE_GROUPS
 
--- The index among :t0 .. :t19 that a job waits in.
+-- The tier (:t0 .. :t19) of a waiting job.
 function L.tier(s) return L.has(s.flags, HAS_GROUP) and s.priority + LIMIT.PRIORITIES or s.priority end
 
 function L.has_groups(b) return b.tiers >= 2 ^ LIMIT.PRIORITIES end
@@ -28,7 +30,7 @@ function L.group_in(body)
   return string.match(sub(body, BYTES.BODY + 1, BYTES.BODY + key), '%z([^%z]+)$')
 end
 
--- ── changes recorded by verbs ──
+-- ── changes that verbs note ──
 
 function L.group_change(b, name)
   b.changed = b.changed or {}
@@ -40,14 +42,14 @@ function L.group_change(b, name)
   return c
 end
 
--- Record that a job with a group waits: its row, and from when on its group can give it.
+-- Add the row of a waiting job that has a group, and note when its group has it to give.
 function L.group_waits(b, name, id, priority, visible)
   local c = L.group_change(b, name)
   c.waiting = c.waiting + call('ZADD', L.group_key(b, priority, name), visible, id)
   c.offers[priority] = min(c.offers[priority] or visible, visible)
 end
 
--- Index a waiting job, by its state: under its priority, and under its group.
+-- Add a waiting job to the indexes of its priority and of its group.
 function L.wait(b, id, s)
   local tier = L.tier(s)
   call('ZADD', b.base .. ':t' .. tier, s.visible, id)
@@ -58,7 +60,7 @@ function L.wait(b, id, s)
   end
 end
 
--- Remove a job that no longer waits.
+-- Remove a job from the indexes of waiting jobs.
 function L.unwait(b, id, s)
   local tier = L.tier(s)
   call('ZREM', b.base .. ':t' .. tier, id)
@@ -71,7 +73,7 @@ function L.unwait(b, id, s)
   end
 end
 
--- Record that a job is no longer leased.
+-- Note that a job of a group is no longer leased.
 function L.let_go(b, id, s)
   b.leased = b.leased - 1
   if L.has(s.flags, HAS_GROUP) then
@@ -83,7 +85,7 @@ function L.let_go(b, id, s)
   end
 end
 
--- A new job's group, from its body; nil if it has none.
+-- Store a new job's group, from its body; nil: it has none.
 function L.join_group(b, id, s, body)
   if not L.has(s.flags, HAS_GROUP) then return nil end
   local name = L.group_in(body)
@@ -91,14 +93,14 @@ function L.join_group(b, id, s, body)
   return name
 end
 
--- Record that a job is removed.
+-- Delete the group of a removed job.
 function L.leave_group(b, id, s)
   if L.has(s.flags, HAS_GROUP) then call('HDEL', b.base .. ':groupof', id) end
 end
 
--- ── rows of groups ──
+-- ── the row of a group ──
 
--- nil: none; false: damaged
+-- A group's row; nil: there is none; false: it is damaged.
 function L.group_of(base, name)
   local value = call('HGET', base .. ':group', name)
   if not value then return nil end
@@ -108,7 +110,7 @@ function L.group_of(base, name)
   return {waiting = waiting, leased = leased, at_limit = at_limit, moment = moment, ns = ns}
 end
 
--- The limits of its policy: max_leased and burst (0: any), the rate's interval, its weight.
+-- A group's policy: max_leased and burst (0: no limit), the rate's interval, its weight.
 function L.group_rules(b, name)
   b.group_rules = b.group_rules or {}
   local rules = b.group_rules[name]
@@ -122,10 +124,10 @@ function L.group_rules(b, name)
   return rules
 end
 
--- How far its bucket is from full, in nanoseconds.
+-- The nanoseconds until a group's bucket is full.
 function L.group_taken_ns(b, g) return max(0, (g.moment - b.now) * 1e6 + g.ns) end
 
--- How many of its jobs may be claimed now.
+-- How many of a group's jobs may be claimed now.
 function L.group_room(b, rules, g)
   local room = LIMIT.WAKE_ALL
   if rules.max_leased > 0 then room = rules.max_leased - g.leased end
@@ -135,7 +137,7 @@ function L.group_room(b, rules, g)
   return max(room, 0)
 end
 
--- Write a group's row. An idle group has none, unless its bucket must be remembered until it is full.
+-- Write a group's row. An idle group has none, except until its bucket is full.
 function L.save_group(b, name, g, new)
   local left = L.group_taken_ns(b, g)
   if g.waiting + g.leased == 0 and left == 0 then
@@ -156,7 +158,7 @@ end
 
 -- ── places in turn ──
 
--- The virtual time of the next member. All groups that arrive in one step come after the same one.
+-- The virtual time of the next member. All members that arrive in one call are placed after the same one.
 function L.turn_time(b, priority)
   b.times = b.times or {}
   local time = b.times[priority]
@@ -167,15 +169,15 @@ function L.turn_time(b, priority)
   return time
 end
 
--- A place after the next job of each other member, and before their second: no group saves up turns, and one that
--- always has a single job is served as often as the others.
+-- The virtual time of an arriving member: after the next turn of each other member and before their second. So no
+-- member saves up turns, and one that always has a single job is served as often as the others.
 function L.give_turn(b, priority, name, rules)
   local time = L.turn_time(b, priority) + (1 - L.SOONER) / rules.weight
   call('ZREM', b.base .. ':parked', char(priority) .. name)
   call('ZADD', b.base .. ':turn' .. priority, time, name)
 end
 
--- Record that a job of that priority can be claimed from `at` on.
+-- Place a group that has a job of that priority from `at` on.
 function L.offer(b, g, priority, name, at, rules, room)
   if call('ZSCORE', b.base .. ':turn' .. priority, name) then return end
   local parked, member = b.base .. ':parked', char(priority) .. name
@@ -189,8 +191,7 @@ function L.offer(b, g, priority, name, at, rules, room)
   end
 end
 
--- Record that a claim has used the group's place: c.served is its priority, its virtual time, when its next job is
--- ready or nil.
+-- Update the place of a group that a claim served; c.served: priority, virtual time, when its next job is ready or nil.
 function L.place_again(b, g, name, served, rules, room, opens)
   local turn, at = b.base .. ':turn' .. served.priority, served.left and max(served.left, opens)
   if at and room and at <= b.now then return call('ZADD', turn, served.time, name) end
@@ -224,8 +225,8 @@ function L.flush_group(b, name, c, found)
   L.save_group(b, name, g, not found)
 end
 
--- Write this step's changes of groups. A group whose row is damaged is not written, and claims skip it, until it is
--- repaired: how many of its jobs are leased is unknown.
+-- Write this call's changes of groups. A group whose row is damaged is not written, and claims take none of its jobs,
+-- until it is repaired: the number of its leased jobs is unknown.
 function L.flush_groups(b)
   local changed = b.changed
   if not changed then return end
@@ -242,8 +243,8 @@ end
 
 -- ── time and policies ──
 
--- Give a turn to parked groups whose time has come, at most `most` of them.
--- Returns whether there are more, and whether some are still to be checked after a change of the policy.
+-- Move parked groups whose time has come to the turns, at most `most` of them.
+-- Returns whether there are more, and whether groups have to be revised after a change of the policy.
 function L.bring_back(b, most)
   local due = call('ZRANGEBYSCORE', b.base .. ':parked', '-inf', b.now, 'LIMIT', 0, most)
   local more, revising = #due == most, false
@@ -263,7 +264,7 @@ function L.bring_back(b, most)
   return more or revising, revising
 end
 
--- Whether a group has a claimable job; the jobs without a group are not checked.
+-- Whether a group has a job of any priority; not for the jobs without a group.
 function L.group_has_turn(b)
   for priority = 0, LIMIT.TOP_PRIORITY do
     if L.has(b.tiers, 2 ^ (priority + LIMIT.PRIORITIES)) then
@@ -276,7 +277,7 @@ function L.group_has_turn(b)
 end
 
 -- After a change of the policy: groups after this name that were at a limit get their places back, and the next claim
--- that finds one without room removes it again. What was taken at another rate does not count: buckets start full.
+-- removes the place of a group that is still at its limit. Buckets depend on the old rate: they start full.
 function L.revise_groups(b, name, most)
   local names = call('ZRANGEBYLEX', b.base .. ':groups', '(' .. name, '+', 'LIMIT', 0, most)
   for _, found in ipairs(names) do
@@ -292,7 +293,7 @@ function L.revise_groups(b, name, most)
   return true
 end
 
--- pairs of a group's name ('': all without rules of their own) and its rules (FORMAT.GROUP_RULES), from args[from] on
+-- Arguments from args[from] on: pairs of a group's name ('': all others) and its rules (FORMAT.GROUP_RULES).
 function L.set_group_rules(b, args, from)
   call('DEL', b.base .. ':grouprules')
   for at = from, #args, 2 do call('HSET', b.base .. ':grouprules', args[at], args[at + 1]) end
@@ -310,7 +311,7 @@ end
 
 -- ── queries ──
 
--- When its oldest ready job became ready, or -1.
+-- When a group's oldest ready job became ready, or -1.
 function L.oldest_of_group(b, name)
   local oldest = -1
   for priority = 0, LIMIT.TOP_PRIORITY do
@@ -322,8 +323,7 @@ function L.oldest_of_group(b, name)
   return oldest
 end
 
--- a name to continue after, or ''; how many: for each group its name, waiting, leased, since when one is ready, at its
--- limit
+-- Arguments: the last name or '', limit. Returns for each group: name, waiting, leased, oldest ready time, at limit.
 readers.groups = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

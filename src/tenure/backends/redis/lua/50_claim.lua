@@ -18,16 +18,16 @@ function L.delivered(b, lease, untils, ids, rows)
   return reply
 end
 
--- A body is its version, the lengths of key and headers, these two, the payload, and a CRC-32.
+-- A body: version, lengths of key and headers, key, headers, payload, CRC-32.
 function L.payload_bytes(body)
   if #body < BYTES.BODY + 4 then return 0 end
   local _, key, headers = unpack_(FORMAT.BODY, body)
   return #body - BYTES.BODY - 4 - key - headers
 end
 
--- ── limits: jobs leased at once, jobs claimed a second ──
+-- ── limits: max_leased and rate ──
 
--- How far the bucket is from full, in nanoseconds.
+-- The nanoseconds until the bucket is full.
 function L.taken_ns(b)
   local raw = call('GET', b.base .. ':bucket')
   if not raw then return 0 end
@@ -35,7 +35,7 @@ function L.taken_ns(b)
   return max(0, (moment - b.now) * 1e6 + ns)
 end
 
--- How many jobs a claim may take now, at most as many as it wants.
+-- How many of the wanted jobs a claim may take now.
 function L.room(b, rules, wanted)
   if rules.max_leased > 0 then wanted = min(wanted, rules.max_leased - b.leased) end
   if rules.burst > 0 and wanted > 0 then
@@ -50,7 +50,7 @@ function L.take(b, rules, count)
   end
 end
 
--- When the next job becomes ready (and may be claimed) or the next lease may be taken over; -1: never.
+-- When the next job becomes ready and may be taken, or the next lease may be taken over; -1: never.
 function L.next_due(b, rules, grace)
   local first, opens = -1, 0
   local function look(key, least, later)
@@ -81,7 +81,7 @@ function L.repeated(b, lease, asked, expired, wanted)
   return L.deliveries(b, lease, l.expires, (L.held(b, lease)))
 end
 
--- Remove a waiting or blocked job; `change` is the event that says why.
+-- Remove a waiting or blocked job; `change` is the event's type.
 function L.remove_waiting(b, id, s, change)
   if s.state == BLOCKED then
     L.leave_blocked(b, id)
@@ -96,9 +96,9 @@ function L.remove_waiting(b, id, s, change)
   L.ended(b, id, s, GONE, true)
 end
 
--- Claim jobs of one tier under the lease: write their new states, deliveries and events. Removes stale rows on the way
--- (rows without a job, jobs past their ttl), at most t.inspect of them; a job that cannot be read is set aside, and the
--- claim continues. `group`: they belong to this group. False: `max_bytes` or t.inspect is reached.
+-- Lease jobs of one tier: write their states, deliveries and events. Removes at most t.inspect index members without a
+-- job and jobs past their ttl; sets unreadable jobs aside, and continues. `group`: the jobs' group.
+-- Returns false if `max_bytes` or t.inspect is reached.
 function L.take_tier(b, t, tier, ids, values, group)
   local base, now, lease = b.base, b.now, t.lease
   local gone, unttl = {}, {}
@@ -180,7 +180,7 @@ function L.take_tier(b, t, tier, ids, values, group)
     c.waiting = c.waiting - L.bulk('ZREM', L.group_key(b, tier, group), gone)
     c.leased = c.leased + #taken - before
   elseif #gone == #ids then
-    call('ZREMRANGEBYRANK', base .. ':t' .. tier, 0, #ids - 1) -- all of them, and they are the first
+    call('ZREMRANGEBYRANK', base .. ':t' .. tier, 0, #ids - 1) -- all were taken, and they were the first
   else
     L.bulk('ZREM', base .. ':t' .. tier, gone)
   end
@@ -188,7 +188,7 @@ function L.take_tier(b, t, tier, ids, values, group)
   return not full
 end
 
--- Claim the first jobs that are ready now, highest priority first.
+-- Take the first ready jobs, highest priority first.
 function L.pick(b, t, limit)
   local groups = L.has_groups(b)
   for tier = LIMIT.TOP_PRIORITY, 0, -1 do
@@ -206,10 +206,10 @@ function L.pick(b, t, limit)
   end
 end
 
--- lease, limit, duration (0: the policy's), max_bytes (0: any), worker, claim's digest or '', digest of its arguments,
--- a number in [0, 1) for jitter, how many expired leases and unusable rows this step may inspect, how long after their
--- expiry leases are left alone
--- With nothing to claim: 0, when to look again, the time, a job that is set aside, 1 if the step stopped at its limit.
+-- Arguments: lease, limit, duration (0: the policy's), max_bytes (0: no limit), worker, digest of the claim's id or '',
+-- digest of its arguments, a number in [0, 1) for jitter, how many expired leases and unusable rows to handle at most,
+-- the grace after a lease's end.
+-- Without a job: returns 0, the next due time, the time, a job that was set aside, 1 if a limit was reached.
 verbs.claim = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -221,13 +221,13 @@ verbs.claim = function(keys, args)
   end
   local rules = L.rules(b)
   if rules.paused then return {0, -1, b.now, '', 0} end
-  -- The answer to this claim may have been lost: its lease is the request's number.
+  -- The answer to this claim may have been lost: a repeat has the same lease.
   local l = L.lease_of(base, lease)
   if l then return L.deliveries(b, lease, l.expires, (L.held(b, lease))) end
   local limit, inspect, grace = tonumber(args[5]), tonumber(args[12]), tonumber(args[13])
   local expired, _, _, more = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit), grace)
   if L.has_groups(b) then
-    L.flush_groups(b) -- groups whose jobs came back get their turns before the claim looks
+    L.flush_groups(b) -- groups whose jobs wait again get their turns before the claim selects jobs
     local left, revising = L.bring_back(b, inspect)
     more = left or more
     L.flush_groups(b)
@@ -260,8 +260,8 @@ verbs.claim = function(keys, args)
   return L.delivered(b, lease, untils, ids, t.rows)
 end
 
--- how long after their expiry leases are left alone
--- When something becomes due, and the time: for callers that wait without claiming.
+-- Arguments: the grace after a lease's end.
+-- Returns the next due time, and the time: for callers that wait without claiming.
 readers.due = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -269,10 +269,10 @@ readers.due = function(keys, args)
   return {L.next_due(b, L.rules(b), tonumber(args[4])), b.now}
 end
 
--- Whether a claim's id was used here.
+-- Whether this shard has a claim with this id.
 readers.claimed = function(keys, args) return {call('HEXISTS', keys[1] .. ':claims', args[4])} end
 
--- Remove jobs whose bodies the client could not read from their lease, and set them aside; the attempt is not counted.
+-- Set jobs aside whose bodies the client could not read: they leave their lease, and the delivery is not counted.
 verbs.set_aside = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

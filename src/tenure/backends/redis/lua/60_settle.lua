@@ -1,6 +1,6 @@
 -- ── settling: a job is settled only by the holder of its live lease ──────────────────────────────────────────────────
 
--- The job's state if this proof is valid; or nil, and the outcome that says why not.
+-- The job's state if the proof is valid; or nil and the error.
 function L.judge(b, value, id, lease, token, leases)
   if not value then return nil, OUTCOME.GONE end
   local s = L.state_of(id, value)
@@ -68,8 +68,8 @@ function L.settle_one(b, verb, id, s, extra, rules, gone)
   return L.give_back(b, id, s, CHANGE.RETRIED, lease, extra.text or '')
 end
 
--- Ack many at once, if all items are plain acks of one live lease and the queue keeps no done jobs.
--- Otherwise returns nil, with nothing written: the caller then uses the general path.
+-- Ack many jobs at once, if all items are plain acks of one live lease and the queue retains no done jobs.
+-- Otherwise returns nil, without a write: the caller then uses the general path.
 function L.ack_plainly(b, items, count, rules)
   local _, _, lease = unpack_(FORMAT.SETTLE, items)
   local l = L.lease_of(b.base, lease)
@@ -95,7 +95,7 @@ function L.ack_plainly(b, items, count, rules)
       c1, c0, v1, v0, e1, e0, d1, d0, l1, l0) then
       return nil
     end
-    -- Events that differ in these share no group.
+    -- Events that differ in these fields cannot share a group.
     shapes[i] = (max_attempts * 16 + priority) * 16 + reason
     rests[i] = pack(FORMAT.REST_HALVES, t1, t0, attempt, l1, l0)
   end
@@ -122,9 +122,9 @@ function L.ack_plainly(b, items, count, rules)
   return L.finish(b, {string.rep(OUTCOME.SETTLED, count)})
 end
 
--- items (FORMAT.SETTLE for each), then for each whose verdict is not a plain ack:
+-- Arguments: items (FORMAT.SETTLE for each), then for each that is not a plain ack:
 -- index, delay (-1: the policy's), roll, "1" if a text follows or "0", the text (error, sealed result, or the signal
--- that a release waits for)
+-- that a release waits for).
 verbs.settle = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -149,7 +149,7 @@ verbs.settle = function(keys, args)
   local values = L.hmget(b.base .. ':state', ids)
   local codes, leases, closed, seen, gone = {}, {}, {}, {}, {}
   local plain = {roll = 0}
-  -- Judge all items before the first is written: the effect of one must not change the answer to another.
+  -- All items are checked before the first write: the effect of one must not change the outcome of another.
   local states = {}
   for i = 1, count do
     local id = ids[i]
@@ -174,9 +174,9 @@ verbs.settle = function(keys, args)
   return L.finish(b, {concat(codes)})
 end
 
--- An ack (FORMAT.SETTLE), "1" if a result follows or "0", the sealed result; then the arguments of `enqueue_flow`, or
--- those of `enqueue` and ''.
--- Both are decided before either is written: the enqueue refuses first, and the ack was judged by then.
+-- Arguments: an ack (FORMAT.SETTLE), "1" if a result follows or "0", the sealed result; then the arguments of
+-- `enqueue_flow`, or those of `enqueue` and ''.
+-- The ack is checked first; then the enqueue is checked and written, and only then the ack is written.
 verbs.settle_then = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -190,7 +190,7 @@ verbs.settle_then = function(keys, args)
   local links = args[#args]
   local no = L.enqueue(b, jobs, links ~= '' and {links = links, settled = id} or nil)
   if no then return no end
-  -- One of the new jobs may be its child.
+  -- A new job may be a child of the acked one.
   if links ~= '' and call('HEXISTS', b.base .. ':children', id) == 1 then s.flags = L.with(s.flags, HAS_CHILDREN) end
   local gone = {}
   L.settle_one(b, VERDICT.ACK, id, s, {roll = 0, text = args[5] == '1' and args[6] or nil}, L.rules(b), gone)
@@ -200,7 +200,7 @@ verbs.settle_then = function(keys, args)
   return L.finish(b, {OUTCOME.SETTLED})
 end
 
--- The same for calls with large results, which a full server refuses (library.py, WHEN_FULL).
+-- The same for calls with large results: a full server refuses those (library.py, WHEN_FULL).
 verbs.settle_with_large_results = verbs.settle
 
 verbs.extend = function(keys, args)

@@ -1,7 +1,6 @@
--- ── restore: jobs as they were in another store, or in an archive ────────────────────────────────────────────────────
+-- ── restore: jobs of another store, or of an archive ─────────────────────────────────────────────────────────────────
 
--- Decide which of the new jobs hold their key; those that must and cannot are refused. Jobs that have not ended come
--- first.
+-- Which new jobs will hold their key. Jobs that have not ended come first; one that must hold it and cannot is refused.
 function L.restored_keys(b, new, refused)
   local held, taken = {}, {}
   for pass = 1, 2 do
@@ -22,7 +21,7 @@ function L.restored_keys(b, new, refused)
   return held
 end
 
--- ── parents, as in queueing/restored_links.py ──
+-- ── parents, with the rules of queueing/restored_links.py ──
 
 function L.restored_parents(packed)
   local found = {}
@@ -33,7 +32,7 @@ function L.restored_parents(packed)
   return found, byte(packed, 1) or 0
 end
 
--- The state of a parent: of the same call, or stored. nil if it does not exist
+-- The state of a parent, of the same call or stored; nil: it does not exist.
 function L.restored_parent(b, plan, refused, id)
   local job = plan.here[id]
   if job and not refused[id] then return job.s.state end
@@ -49,8 +48,8 @@ function L.refused_link(b, plan, refused, job)
   end
 end
 
--- Decide which rows of `children` to write, and how many parents each job waits for. Blocked jobs without their parents
--- are refused, and those that wait for them.
+-- The rows of :children to write, and the number of each job's open parents. Blocked jobs whose parents do not exist
+-- are refused, and so are jobs that wait for those.
 function L.plan_restored(b, new, refused)
   local plan, again = {here = {}, stored = {}, children = {}}, true
   for _, job in ipairs(new) do plan.here[job.id] = job end
@@ -86,7 +85,7 @@ function L.plan_restored_job(b, plan, refused, job)
   end
 end
 
--- Add the new children to stored parents; those of the call get their flag when their state is written.
+-- Add the new children of stored parents. Parents of the same call get their flag when their state is written.
 function L.write_restored_children(b, plan, refused)
   for parent, ids in pairs(plan.children) do
     local s = (not plan.here[parent] or refused[parent]) and plan.stored[parent]
@@ -99,7 +98,7 @@ function L.write_restored_children(b, plan, refused)
   end
 end
 
--- Write a job's own rows of flows and steps, before its state, whose flags name them.
+-- Write a job's links and steps before its state, which gets the flags for them.
 function L.restore_beside(b, plan, job)
   local id, s = job.id, job.s
   if s.state == BLOCKED and job.open == 0 then s.state, s.visible = WAITING, max(b.now, s.visible) end
@@ -130,9 +129,9 @@ function L.restore_steps(b, id, s, packed, waits_for)
   L.put_steps_head(b, id, {count = count, size = size, token = token, waits_for = waits_for})
 end
 
--- text of the queue's creation, its first rules, how long a done job stays at least, then for each job:
+-- Arguments: text of the queue's creation, its first rules, the minimum retention of a done job, then for each job:
 -- id, state, body, digests of key and payload or '', error, progress, result ("0", or "1" and the text), on_parent_dead
--- (one byte) and the parents, or '', the steps, the signal it waits for
+-- (one byte) and the parents, or '', the steps, the awaited signal.
 verbs.restore = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -186,7 +185,7 @@ verbs.restore = function(keys, args)
       L.put_state(b, id, s)
       L.index(b, id, s)
       local name = ({[WAITING] = 'waiting', [DONE] = 'done', [DEAD] = 'dead'})[s.state]
-      if name then b[name] = b[name] + 1 end -- blocked jobs are counted by their index
+      if name then b[name] = b[name] + 1 end -- there is no counter of blocked jobs: the size of :blocked is
       b.enqueued = b.enqueued + 1
       if s.state == WAITING then
         b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1

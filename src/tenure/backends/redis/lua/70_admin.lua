@@ -1,4 +1,4 @@
--- ── administration: cancel, purge, replay, cleanup; the last three a chunk at a time ─────────────────────────────────
+-- ── administration: cancel, purge, replay, cleanup; the last three in chunks ─────────────────────────────────────────
 
 verbs.cancel = function(keys, args)
   local b, answer = L.begin(keys, args)
@@ -35,7 +35,7 @@ function L.remove_ended(b, id, s, change)
   L.ended(b, id, s, s.state == DEAD and GONE or nil, true)
 end
 
--- state, up to when (-1: now), how many at most, how many to skip; removed, skipped, until, more
+-- Arguments: state, until (-1: now), limit, how many to skip. Returns removed, skipped, until, whether there are more.
 verbs.purge = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -86,7 +86,7 @@ verbs.purge = function(keys, args)
   return L.finish(b, reply)
 end
 
--- how many at most: done jobs whose retention has passed
+-- Arguments: limit. Removes done jobs past their retention.
 function L.retire(b, limit)
   local ids = call('ZRANGEBYSCORE', b.base .. ':retention', '-inf', b.now, 'LIMIT', 0, limit)
   local values = L.hmget(b.base .. ':state', ids)
@@ -113,8 +113,7 @@ verbs.retire = function(keys, args)
   return L.finish(b, {removed})
 end
 
--- state (DONE or DEAD, as a number), jobs and the tokens they must still have (FORMAT.DISCARD for each); returns those
--- removed
+-- Arguments: state (DONE or DEAD), jobs with the tokens they must still have (FORMAT.DISCARD). Returns the removed.
 verbs.discard = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -132,8 +131,8 @@ verbs.discard = function(keys, args)
   return L.finish(b, {concat(removed)})
 end
 
--- ids, when each is visible (8 bytes each, not before now), for jobs with a key: index, digests of key and payload;
--- the tokens they must still have (8 bytes each), or ''
+-- Arguments: ids, their visibility times (8 bytes each, not before now), for jobs with a key: index, digests of key and
+-- payload; the tokens they must still have (8 bytes each), or ''.
 verbs.replay = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

@@ -1,4 +1,4 @@
--- ── sweeping: what is due ────────────────────────────────────────────────────────────────────────────────────────────
+-- ── the sweep ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function L.pass_ttl(b)
   local ids = call('ZRANGEBYSCORE', b.base .. ':ttl', '-inf', b.now, 'LIMIT', 0, LIMIT.BATCH)
@@ -17,8 +17,8 @@ function L.pass_ttl(b)
   return removed, #ids
 end
 
--- Forget what is due among records kept by digest, unless `later` returns when to check again.
--- Returns how many were forgotten, and how many were inspected.
+-- Delete due entries, which are keyed by a digest, unless `later` returns a new due time.
+-- Returns how many were deleted, and how many were inspected.
 function L.forget(b, name, later)
   local rows, due = b.base .. ':' .. name, b.base .. ':' .. L.REMEMBERED[name]
   local digests = call('ZRANGEBYSCORE', due, '-inf', b.now, 'LIMIT', 0, LIMIT.BATCH)
@@ -61,7 +61,7 @@ function L.row_time(entry)
   return time
 end
 
--- Trim rows older than a week that every registered consumer has read; the last row always stays.
+-- Trim journal rows older than a week that every consumer has read; the last row always stays.
 function L.trim(b)
   local first, entry = L.first_commit(b.base)
   local before = b.now - LIMIT.JOURNAL_KEPT_MS
@@ -82,7 +82,7 @@ function L.trim(b)
   return stop - first, stop < cut
 end
 
--- a number in [0, 1) for jitter, how long after their expiry leases are left alone
+-- Arguments: a number in [0, 1) for jitter, the grace after a lease's end.
 verbs.sweep = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

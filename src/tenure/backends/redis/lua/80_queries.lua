@@ -1,7 +1,6 @@
 -- ── queries: nothing here writes, except a consumer's position in the journal ────────────────────────────────────────
 
--- Further facts of few jobs: for a leased one its lease, for a blocked one on_parent_dead, for one that waits for a
--- signal its name.
+-- Facts from other keys: the lease of a leased job, on_parent_dead of a blocked one, the signal that a job waits for.
 function L.fetch_beside(b, id, s)
   if s.state == LEASED then return call('HGET', b.base .. ':lease', s.lease) end
   if s.state == BLOCKED then
@@ -14,7 +13,7 @@ function L.fetch_beside(b, id, s)
   end
 end
 
--- The rows of each job: state, body, error, progress, result, and the result of L.fetch_beside.
+-- For each job: state, body, error, progress, result, and the facts of L.fetch_beside.
 function L.fetch(b, ids, reply)
   for _, id in ipairs(ids) do
     local n = #reply
@@ -36,7 +35,7 @@ readers.fetch = function(keys, args)
   return L.fetch(b, L.split(args[4]), {b.now})
 end
 
--- State and error only, by which a replay selects.
+-- State and error of each job, which a replay filters by.
 readers.causes = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -52,7 +51,7 @@ readers.causes = function(keys, args)
   return reply
 end
 
--- Compare bytes; `<` would use the locale.
+-- Compare bytes: `<` would depend on the locale.
 function L.less(a, z)
   for i = 1, 16 do
     local x, y = byte(a, i), byte(z, i)
@@ -61,7 +60,7 @@ function L.less(a, z)
   return false
 end
 
--- How many members come before the first that is after (score, id).
+-- The rank of the first member after (score, id).
 function L.rank_after(key, score, id)
   local low, high = call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score)
   while low < high do
@@ -72,7 +71,7 @@ function L.rank_after(key, score, id)
   return low
 end
 
--- state, how many, and where to continue: source (tier; 0 for done and dead), score, id, or '' to begin
+-- Arguments: state, limit, and the position: source (tier; 0 for done and dead), score, id, or '' to start.
 readers.page = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -116,7 +115,7 @@ readers.page = function(keys, args)
   return L.fetch(b, ids, reply)
 end
 
--- Waiting jobs of a priority, with and without a group together, by time and id.
+-- Waiting jobs of a priority, with and without a group, by time and id.
 function L.page_of_priority(b, priority, state, limit, after, ids, places)
   local rows = {}
   for tier = priority, LIMIT.TOP_TIER, LIMIT.PRIORITIES do
@@ -145,8 +144,7 @@ function L.page_of_priority(b, priority, state, limit, after, ids, places)
   end
 end
 
--- before, how many, a position to continue after (time and id) or '': (visible_at, job) of those that become ready
--- before then
+-- Arguments: before, limit, a position (time and id) or ''. Returns (visible_at, job) of jobs ready before then.
 readers.upcoming = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -187,7 +185,7 @@ readers.now = function(keys, args)
   return {b.now}
 end
 
--- first commit to read (0: the oldest), how many rows, consumer or ''
+-- Arguments: first commit (0: the oldest stored), number of rows, consumer or ''.
 verbs.events = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

@@ -1,7 +1,7 @@
 -- ── queues: their rules, and the registry of their names ─────────────────────────────────────────────────────────────
 
--- text of the queue's creation, its first rules, the new rules, the policy as the client writes it, the default policy,
--- then pairs of a group and its rules
+-- Arguments: text of the queue's creation, its first rules, the new rules, the policy as the client encodes it, the
+-- default policy, then pairs of a group and its rules.
 verbs.configure = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -11,7 +11,7 @@ verbs.configure = function(keys, args)
   if (now or args[8]) ~= args[7] then
     local old, new = L.rules_of(b.rules_row), L.rules_of(args[6])
     if old.burst ~= new.burst or old.interval ~= new.interval then
-      call('DEL', b.base .. ':bucket') -- what was taken at another rate does not count
+      call('DEL', b.base .. ':bucket') -- it depends on the old rate: the bucket starts full
     end
     if old.limited then b.wake = LIMIT.WAKE_ALL end
     b.rules_row, b.new_rules = char(paused) .. sub(args[6], 2), true
@@ -22,7 +22,7 @@ verbs.configure = function(keys, args)
   return L.finish(b, {1})
 end
 
--- text of the queue's creation, its first rules, "1" or "0"
+-- Arguments: text of the queue's creation, its first rules, "1" (paused) or "0".
 verbs.set_paused = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -36,7 +36,8 @@ verbs.set_paused = function(keys, args)
   return L.finish(b, {1})
 end
 
--- Delete the queue's rules and everything remembered about its jobs. Its answer: done, held, waiting, dead, done jobs.
+-- Delete an empty queue's rules, keys and claims. Returns whether it did, and the numbers of leased, waiting, dead and
+-- done jobs.
 verbs.delete_queue = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -52,7 +53,7 @@ verbs.delete_queue = function(keys, args)
   return L.finish(b, {1, 0, 0, 0, 0})
 end
 
--- name, partitions: the queue's number and how many partitions it has, assigned once
+-- Arguments: name, partitions. Returns the queue's number and number of partitions, which are assigned once.
 verbs.register = function(keys, args)
   local names = keys[1] .. ':names'
   local found = call('HGET', names, args[4])

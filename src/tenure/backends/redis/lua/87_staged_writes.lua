@@ -1,4 +1,4 @@
--- ── staged writes: their manifests and progress are in the registry; their markers are with the jobs ────────────────
+-- ── staged writes: manifests and progress are in the registry; the markers of chunks are with the jobs ───────────────
 
 function L.write_of(base, digest)
   local found = call('HMGET', base .. ':write:' .. digest, 'id', 'manifest', 'chunk', 'jobs', 'duplicates', 'finished',
@@ -12,7 +12,7 @@ function L.write_reply(found)
     tonumber(found[10] or 0)}
 end
 
--- digest, id, manifest, for how long it is kept
+-- Arguments: digest, id, manifest, how long it is kept.
 verbs.begin_write = function(keys, args)
   local base, digest = keys[1], args[4]
   local found = L.write_of(base, digest)
@@ -30,12 +30,12 @@ readers.write_state = function(keys, args)
   return found and L.write_reply(found) or {}
 end
 
--- digest, chunk: the refused jobs of a chunk
+-- Arguments: digest, chunk. Returns the refused jobs of the chunk.
 readers.refusals = function(keys, args)
   return {call('HGET', keys[1] .. ':write:' .. args[4], 'refused:' .. args[5]) or ''}
 end
 
--- digest, chunk, jobs, duplicates, how many jobs were refused, which: count a chunk, if it is the next
+-- Arguments: digest, chunk, jobs, duplicates, number of refused jobs, refused jobs. Counts the chunk if it is the next.
 verbs.count_chunk = function(keys, args)
   local key = keys[1] .. ':write:' .. args[4]
   local chunk = call('HGET', key, 'chunk')
@@ -50,7 +50,7 @@ verbs.count_chunk = function(keys, args)
   return {1}
 end
 
--- digest, digest of one to forget or ''
+-- Arguments: digest, digest of a write to delete or ''.
 verbs.finish_write = function(keys, args)
   local base, digest, forget = keys[1], args[4], args[5]
   local found = L.write_of(base, digest)
@@ -68,7 +68,7 @@ verbs.finish_write = function(keys, args)
   return L.write_reply(found)
 end
 
--- how long a partly published write is kept
+-- Arguments: how long a partly published write is kept.
 verbs.sweep_registry = function(keys, args)
   local base, now = keys[1], L.now(args[1])
   local writes, requests = 0, 0

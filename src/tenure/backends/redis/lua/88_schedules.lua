@@ -1,5 +1,5 @@
--- ── schedules made at run time, in the registry, as in queueing/schedules.py ────────────────────────────────────────
--- The part of a schedule that changes (FORMAT.SCHEDULE) comes before the client's text, and is sealed with it.
+-- ── schedules that are created at run time, in the registry, with the rules of queueing/schedules.py ─────────────────
+-- A row: the fields that changes depend on (FORMAT.SCHEDULE), the schedule as the client encoded it, the seal.
 
 function L.schedules_key(base, tenant) return base .. ':schedules:' .. tenant end
 
@@ -8,8 +8,8 @@ function L.schedule_row(name, paused, created, resumed, text)
   return row .. L.seal(name, row)
 end
 
--- tenant, name, "1" if one of that name is replaced or "0", when it was made (0: now), whether it is paused, when its
--- last pause ended, the schedule as the client writes it
+-- Arguments: tenant, name, "1" to replace one of that name or "0", time of creation (0: now), whether it is paused, the
+-- end of its last pause, the schedule as the client encodes it.
 verbs.put_schedule = function(keys, args)
   local base, tenant, name, created = keys[1], args[4], args[5], tonumber(args[7])
   local key = L.schedules_key(base, tenant)
@@ -25,7 +25,7 @@ verbs.put_schedule = function(keys, args)
   return {1}
 end
 
--- tenant, name, "1" to pause it, "0" to end its pause: whether there is one
+-- Arguments: tenant, name, "1" to pause it or "0" to resume it. Returns whether it exists.
 verbs.pause_schedule = function(keys, args)
   local name, wanted = args[5], tonumber(args[6])
   local key = L.schedules_key(keys[1], args[4])
@@ -43,7 +43,7 @@ verbs.pause_schedule = function(keys, args)
   return {1}
 end
 
--- tenant, name: whether there was one
+-- Arguments: tenant, name. Returns whether it existed.
 verbs.remove_schedule = function(keys, args)
   local key = L.schedules_key(keys[1], args[4])
   local removed = call('HDEL', key, args[5])
@@ -51,7 +51,7 @@ verbs.remove_schedule = function(keys, args)
   return {removed}
 end
 
--- tenant, or '' for all: of each schedule tenant, name, row
+-- Arguments: tenant, or '' for all. Returns for each schedule its tenant, name, row.
 readers.schedules = function(keys, args)
   local reply = {}
   for _, tenant in ipairs(args[4] ~= '' and {args[4]} or call('SMEMBERS', keys[1] .. ':schedules')) do

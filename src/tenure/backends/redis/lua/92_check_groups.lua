@@ -1,6 +1,6 @@
--- ── the invariants of groups, and their repair ───────────────────────────────────────────────────────────────────────
+-- ── checks of the invariants of groups, and their repair ─────────────────────────────────────────────────────────────
 
--- Whether a job's group differs from its body's, or its row there is missing or at another time.
+-- Whether a job's group differs from that in its body, or its index row is missing or has another time.
 function L.wrong_group(b, id, s, aside)
   local name = L.group_name(b, id)
   if not L.has(s.flags, HAS_GROUP) then return name end
@@ -20,7 +20,7 @@ function L.waiting_of_group(b, name)
   return waiting, priorities
 end
 
--- What is wrong with a group, or nil. Its places (turn, parked, at a limit) are checked by priority.
+-- The fault of a group, or nil. For each priority of its jobs it must have a turn, be parked or be at its limit.
 function L.wrong_with_group(b, name, g)
   if not g then return 'damaged' end
   if not call('ZSCORE', b.base .. ':groups', name) then return 'name' end
@@ -35,7 +35,7 @@ function L.wrong_with_group(b, name, g)
   return nil
 end
 
--- cursor: (next cursor, then for each group its name, how many are leased, what is wrong or '')
+-- Arguments: cursor. Returns the next cursor, then for each group: name, number of leased jobs, fault or ''.
 readers.check_groups = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -49,7 +49,7 @@ readers.check_groups = function(keys, args)
   return reply
 end
 
--- cursor: (next cursor, then names in :groups without any other row)
+-- Arguments: cursor. Returns the next cursor, then names in :groups without a row in :group.
 readers.check_group_names = function(keys, args)
   local page = call('ZSCAN', keys[1] .. ':groups', args[4], 'COUNT', 500)
   local reply = {page[1]}
@@ -59,14 +59,14 @@ readers.check_group_names = function(keys, args)
   return reply
 end
 
--- Remove a job from the rows of its group, whatever its priority was.
+-- Remove a job from its group's indexes of every priority.
 function L.unindex_group(b, id)
   local name = L.group_name(b, id)
   if not name then return end
   for priority = 0, LIMIT.TOP_PRIORITY do call('ZREM', L.group_key(b, priority, name), id) end
 end
 
--- A job's group, by its body.
+-- A job's group, from its body.
 function L.join_group_again(b, id, s)
   local body = call('HGET', b.base .. ':jobs', id)
   L.unindex_group(b, id)
@@ -80,7 +80,7 @@ function L.join_group_again(b, id, s)
   L.put_state(b, id, s)
 end
 
--- Count the groups again, and give a turn to each that has jobs: the next claim that finds one without any removes it.
+-- Recount the groups, and give each a turn; the next claim removes a turn without a ready job.
 function L.recount_groups(b)
   b.changed = nil
   local leased, names = {}, {}

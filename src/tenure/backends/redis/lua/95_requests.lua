@@ -1,8 +1,8 @@
 -- ── repeated requests take effect once ───────────────────────────────────────────────────────────────────────────────
 
--- A request has a lane and a number in it, or an id of its own instead of the lane and the number 0. Its answer is
--- stored beside its writes, in the same step. A repeated request gets that answer; one that arrives late, after a later
--- number of its lane, is refused: its sender already has its answer.
+-- A request has a lane and a number in it, or its own id instead of the lane and the number 0. Its answer is stored
+-- atomically with its effect. A repeated request gets the stored answer; a late one, after a higher number of its lane,
+-- is refused: its sender has the answer already.
 function L.remembered(verb)
   return function(keys, args)
     local lane = args[2]
@@ -25,7 +25,7 @@ function L.remembered(verb)
   end
 end
 
--- digest of a request's id, digest of its arguments: "1" if they equal those of the first request
+-- Arguments: digest of a request's id, digest of its verb and arguments. Returns "1" if they equal the first ones.
 verbs.bind_request = function(keys, args)
   local base, now = keys[1], L.now(args[1])
   local due = call('ZSCORE', base .. ':requestdue', args[4])
@@ -36,7 +36,7 @@ verbs.bind_request = function(keys, args)
   return {1}
 end
 
--- Store a decision of the client under its request's id: a repeated request gets the first decision.
+-- Store a client's decision under its request's id: a repeated request gets the first decision.
 verbs.remember = function(keys, args) return {args[4]} end
 
 for name, verb in pairs(verbs) do verbs[name] = L.remembered(verb) end
