@@ -115,13 +115,7 @@ class SegmentedTransaction(Transaction):
 
     def __init__(self, memory: SegmentMemory, reader: Reader, next_commit: int) -> None:
         """Requires: the writer's lock is held."""
-        # As `Transaction.__init__`, which is not called: every transaction would pay for the call.
-        self.writes = []
-        self.adds = {}
-        self.journal = []
-        self.ranges = self.on_written = ()
-        self.reader = reader
-        self.next_commit = next_commit
+        Transaction.__init__(self, reader, next_commit)
         self.memory = memory
         #: Whether there may be segments.
         self._there = memory.there
