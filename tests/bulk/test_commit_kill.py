@@ -73,7 +73,7 @@ def test_each_row_once_though_the_commit_is_killed(tmp_path: Path) -> None:
     found = [row["payload"] for row in rows]
     with tenure.open(url, sweep=False) as store:
         ready: list[bytes] = []
-        while claim := store.queue("work").claim(limit=10_000):
+        while claim := store.queue("work").claim(limit=10_000, lease=86_400):
             ready += [delivery.payload for delivery in claim if delivery.payload != b"other"]
         assert store.check().clean
     assert killed == KILLS

@@ -54,7 +54,7 @@ def numbered(first: int, count: int) -> pa.Array:
 
 def payloads(store: Store, queue: str = "work") -> list[bytes]:
     found: list[bytes] = []
-    while claim := store.queue(queue).claim(limit=10_000):
+    while claim := store.queue(queue).claim(limit=10_000, lease=86_400):
         found += [delivery.payload for delivery in claim]
     return found
 

@@ -56,7 +56,7 @@ def rows(first: int, count: int, **columns: pa.Array) -> pa.RecordBatch:
 
 def payloads(store: Store) -> list[bytes]:
     found: list[bytes] = []
-    while claim := store.queue("work").claim(limit=10_000):
+    while claim := store.queue("work").claim(limit=10_000, lease=86_400):
         found += [delivery.payload for delivery in claim]
     return found
 

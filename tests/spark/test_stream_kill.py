@@ -75,7 +75,7 @@ def test_each_row_once_though_the_driver_is_killed(tmp_path: Path, scheme: str) 
         assert driver.returncode == 0, errors.decode()[-2_000:]
         assert queue.counts().enqueued == FILES * ROWS
         found: list[bytes] = []
-        while claim := queue.claim(limit=10_000):
+        while claim := queue.claim(limit=10_000, lease=86_400):
             found += [delivery.payload for delivery in claim]
         assert sorted(map(int, found)) == list(range(FILES * ROWS))
         assert store.check().clean

@@ -48,7 +48,7 @@ def payloads(url: str, queue: str = "work") -> list[bytes]:
     """The payloads of all ready jobs; every test ends with a check of the whole store."""
     found: list[bytes] = []
     with tenure.open(url, sweep=False) as store:
-        while claim := store.queue(queue).claim(limit=10_000):
+        while claim := store.queue(queue).claim(limit=10_000, lease=86_400):
             found += [delivery.payload for delivery in claim]
         assert store.check().clean
     return found

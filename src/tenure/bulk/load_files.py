@@ -127,7 +127,7 @@ class _Payloads:
     def each(self, first: int, end: int) -> Sequence[bytes]:
         """The payloads at these places.
 
-        Callers take few at a time: a hundred objects that are freed at once stay in the processor's cache.
+        Callers take few at a time, so that a batch is never copied as a whole.
         """
         if self._width:
             return _slots(self._width, end - first).unpack_from(self._values, self._ends[first])
