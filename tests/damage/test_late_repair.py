@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure import NewJob
+from tenure import NewJob, Policy
 from tenure.errors import Corrupt
 from tenure.model.report import Report
 from tenure.queueing.checking import look
@@ -332,3 +332,53 @@ def test_progress_is_told(grown: Garden) -> None:
     look(core_of(grown), lambda done, _: seen.append(done))
     assert seen == sorted(seen)
     assert seen[-1] > 3
+
+
+# ── what is made again, to the field ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_state_is_made_again_from_its_own_last_event_though_the_row_behind_it_is_damaged(grown: Garden) -> None:
+    last = grown.queue.timeline(grown.ids["later"])[-1]
+    grown.spoil(STATE, grown.at("later"))
+    grown.spoil(JOURNAL, keyspace.commit(last.commit + 1))
+    grown.store.check(repair=True)
+    after = grown.queue.timeline(grown.ids["later"])[-1]
+    assert (after.type, after.previous) == ("repaired", (last.commit, last.index))
+
+
+def test_a_job_that_the_journal_does_not_know_begins_anew_under_its_queues_policy(grown: Garden) -> None:
+    nobody = bytes(range(16))
+    row, _ = records.encode_job(5, b"who am I", b"", b"")
+    grown.put(JOBS, keyspace.of_queue(grown.number, nobody), row)
+    repaired(grown)
+    state = records.decode_state(grown.get(STATE, keyspace.of_queue(grown.number, nobody)), nobody)
+    now = backend_of(grown.store).now_ms()
+    assert (state.attempt, state.max_attempts, state.priority, state.reason) == (0, 3, 0, 0)
+    assert (state.visible_at_ms, state.ended_at_ms, state.due_at_ms) == (now, 0, 0)
+    assert state.token == now << 16  # above every token that was handed out
+
+
+def test_a_queue_that_the_last_row_of_the_journal_made_is_made_again(grown: Garden) -> None:
+    late = grown.store.queue("late")
+    late.resume()
+    number = next(q.number for q in grown.store.queues() if q.queue == "late")
+    grown.spoil(QUEUES, keyspace.queue_row("default", "late"))
+    repaired(grown)
+    assert next(q.number for q in grown.store.queues() if q.queue == "late") == number
+
+
+def test_a_rate_that_is_used_up_is_not_overdrawn(grown: Garden) -> None:
+    limited = grown.store.queue("limited")
+    limited.configure(Policy(rate="3/h"))
+    limited.enqueue_many([b"x"] * 5)
+    assert len(limited.claim(5)) == 3
+    assert grown.store.check().clean
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["payload", "state"])
+def test_usage_of_a_tenant_with_a_damaged_job_is_not_said_to_be_wrong(grown: Garden, lost: bool) -> None:
+    number = next(q.number for q in grown.store.queues() if q.tenant == "acme")
+    job = next(key for space, key in grown.rows() if space == STATE and keyspace.queue_of(key) == number)
+    grown.spoil(STATE if lost else JOBS, job)
+    assert {f.rule for f in grown.store.check().findings} == {"damaged"}
+    repaired(grown)
