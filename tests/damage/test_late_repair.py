@@ -191,7 +191,8 @@ def repaired(grown: Garden) -> Report:
 def test_a_job_whose_state_and_payload_are_lost_is_removed_with_an_event(grown: Garden) -> None:
     grown.spoil(STATE, grown.at("ready"))
     grown.spoil(JOBS, grown.at("ready"))
-    repaired(grown)
+    report = repaired(grown)
+    assert "removed the job: its state and payload are lost" in [finding.repair for finding in report.findings]
     assert grown.queue.get(grown.ids["ready"]) is None
     assert grown.queue.timeline(grown.ids["ready"])[-1].type == "repaired"
 
@@ -300,6 +301,7 @@ DAMAGE: dict[str, tuple[int, bytes, str, bool]] = {
     "a child block": (CHILDREN, keyspace.child_block(JOB) + JOB, "replace_block", False),
     "a parents row": (PARENTS, keyspace.parents_row(JOB, 0), "rebuild_parents", False),
     "an index row": (READY, b"r", "delete_row", True),
+    "an index row as long as a parents row": (READY, b"r" * 24, "delete_row", True),
     "a setting": (META, b"clock", "", True),
     "a row whose key is not told": (READY, b"", "", True),
 }
@@ -314,6 +316,7 @@ def test_a_row_that_the_engine_cannot_read_is_a_fault(what: str, at_once: bool) 
     (fault,) = survey.faults
     assert (fault.rule, fault.mend, fault.key) == ("damaged", repair, key)
     assert (space in survey.unreadable) is unreadable
+    assert survey.unknown == ({keyspace.split_of_queue(JOB)} if space == STATE else set())
     assert fault.detail == f"{keyspace.NAMES[space]}: bad block"
 
 
@@ -382,3 +385,11 @@ def test_usage_of_a_tenant_with_a_damaged_job_is_not_said_to_be_wrong(grown: Gar
     grown.spoil(STATE if lost else JOBS, job)
     assert {f.rule for f in grown.store.check().findings} == {"damaged"}
     repaired(grown)
+
+
+@pytest.mark.parametrize("name", ["done", "dead", "ready", "later", "mortal", "held-1", "retried"])
+def test_a_lost_state_is_made_again_in_every_field(grown: Garden, name: str) -> None:
+    before = grown.state(name)
+    grown.delete(STATE, grown.at(name))
+    repaired(grown)
+    assert grown.state(name)._replace(last_event=0) == before._replace(last_event=0)
