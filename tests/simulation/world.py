@@ -32,7 +32,7 @@ from tenure.backends.embedded import EmbeddedBackend
 from tenure.errors import AlreadySettled, CommitUnknown, Corrupt, InvalidArgument, LeaseLost, NotFound, Unavailable
 from tenure.model import ids
 from tenure.model.event import Event
-from tenure.model.event_view import Place, told
+from tenure.model.event_view import EventPosition, public_event
 from tenure.model.group import GroupPolicy
 from tenure.model.job import OnParentDead
 from tenure.model.lease import Delivery, Settled
@@ -255,8 +255,8 @@ class History:
             commit = split_commit(key)
             row = records.decode_journal(value, commit)
             for index, event in enumerate(row.events):
-                place = Place(commit, index, row.header.first_number + index, row.header.time_ms)
-                seen = told(event, place, _QUEUES[event.queue - 1], b"")
+                place = EventPosition(commit, index, row.header.first_number + index, row.header.time_ms)
+                seen = public_event(event, place, _QUEUES[event.queue - 1], b"")
                 why = self._trace.take(seen)
                 if why is not None:
                     raise Violation(f"the journal departs from the specification at {seen}: {why}")

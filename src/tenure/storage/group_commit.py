@@ -1,14 +1,20 @@
-"""Durability for many commits at once: one sync serves every commit that was applied before it began.
+"""Group commit: one sync makes every commit durable that was applied before it began.
 
-At `disk`, a committer waits for a sync that covers its commit. The first to come leads one; those who come meanwhile
-sleep at its gate, and one of them leads the next. A commit that nobody waits for (a claim's) is covered by the next of
-these, or by a background thread within the interval. At `os`, nobody waits: that thread syncs every interval.
+At `disk`, a caller waits for a sync that covers its commit:
 
-Nothing here is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing behind: locks are
-held by `with`, and a thread that wakes looks again at how far the disk has come.
+    wait ──▶ the gate (a lock) of the next sync ──▶ the first caller leads it: it holds the gate until its sync has ended,
+                                               │    and begins once the sync before has ended
+                                               └──▶ the other callers wait for the gate, and pass it one after another
 
-A thread that has more to do than to wait (an event loop) runs its verbs `deferring`, and is told when they are durable
-(`call_when_durable`): all that it did meanwhile is in the next sync.
+When a sync begins, the leader replaces the gate. A caller that comes while it runs waits at the new gate, and so wakes
+once, when its own commit is durable. A commit that no caller waits for (a claim's) is covered by the next sync, or by a
+background thread within the interval. At `os` no caller waits: that thread syncs every interval.
+
+No state is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing inconsistent: locks are
+held by `with`, and a thread that wakes compares its commit with `_durable` again.
+
+A thread that must not wait (an event loop) runs its verbs with `deferring`, and registers a callback with
+`call_when_durable`: the next sync covers all that it did meanwhile.
 """
 
 from __future__ import annotations
@@ -25,45 +31,57 @@ from tenure.storage.writer_lock import OwnedLock
 
 T = TypeVar("T")
 
-#: When a sync has served as many commits, the next gives their callers time to come back: seconds at most, and between
-#: two looks.
+#: After a sync that covered at least so many commits, the next leader waits for those callers to commit again: at most
+#: `_PATIENCE` seconds, checking every `_PAUSE` seconds, or every `_COMMIT` seconds for each commit that is missing. Each
+#: check takes the interpreter from a caller; `_COMMIT` is less than a commit takes.
 _CROWD = 4
 _PATIENCE = 0.002
 _PAUSE = 0.00005
+_COMMIT = 0.00001
 
 
 class _Deferred(threading.local):
-    #: The newest commit of this thread that is not waited for; None: it waits for each.
+    #: In `deferring`: the newest commit of this thread. None: the thread waits for each commit.
     newest: int | None = None
 
 
-class _Sync(OwnedLock):
-    """One sync, and its gate, locked while it runs: those who come meanwhile sleep there, and pass one after another."""
+class _Gate(OwnedLock):
+    """The lock of one sync, held by its leader until the sync has ended. The callers that the sync covers wait for it."""
 
     __slots__ = ()
 
 
 class GroupCommit:
-    def __init__(self, sync: Callable[[], None], *, grouped: bool, interval: float) -> None:
+    def __init__(
+        self,
+        sync: Callable[[], None],
+        *,
+        grouped: bool,
+        interval: float,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` raises if a sync would be in vain. It runs before each, while more callers may come to be covered."""
         self.grouped = grouped
         self.syncs = 0
-        self._sync = sync
-        #: The newest commit that was written; the engine sets it, under the writer's lock, before anyone waits for it.
+        self._sync, self._check = sync, check
+        #: The newest written commit. The engine sets it, under the writer's lock, before a caller waits for it.
         self.applied_to = 0
         self._durable = 0
-        #: Commits that the last sync covered, and how long it took.
+        #: How many commits the last sync covered, how long it took, and the newest commit that was written by its end.
         self._crowd = 0
         self._took = 0.0
+        self._applied_by_then = 0
         self._failed: TenureError | None = None
-        self._current = _Sync()
+        #: The gate of the next sync, and the gate of the sync that runs or ran last.
+        self._next, self._running = _Gate(), _Gate()
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._deferred = _Deferred()
         self._callbacks: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
         self._caller: threading.Thread | None = None
         self._stopping = threading.Event()
         self._interval = interval
-        #: What the background thread sleeps at until there is a commit that nobody waits for; and whether it is awake,
-        #: and will sync all that is applied by then. Only that thread says so: nobody else can leave it wrong.
+        #: Wakes the background thread for a commit that no caller waits for; and whether that thread is awake, and will
+        #: sync everything applied until then. Only the background thread writes `_awake`.
         self._unsynced = threading.Event()
         self._awake = False
         self._thread: threading.Thread | None = None
@@ -73,10 +91,10 @@ class GroupCommit:
     def _start(self, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name="tenure-sync", daemon=True)
         thread.start()
-        self._thread = thread  # last: interrupted before, the next caller starts another
+        self._thread = thread  # last: if an exception comes before, the next caller starts another thread
 
     def sync_soon(self) -> None:
-        """A commit was applied that its caller does not wait for: it is durable within the interval."""
+        """Have the background thread sync a commit that its caller does not wait for, within the interval."""
         if self._awake:
             return
         self._unsynced.set()
@@ -86,16 +104,17 @@ class GroupCommit:
                     self._start(self._sync_unsynced)
 
     def sync_now(self) -> None:
-        """Make all that was applied durable, at `os` too."""
+        """Make all applied commits durable now, at `os` too."""
         if self.grouped:
             self.wait(self.applied_to)
         else:
+            self._check()
             self._sync()
 
     def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
-        """Run without waiting for any sync.
+        """Run `run` without waiting for any sync. Returns its result, and the newest commit it made (0: none).
 
-        Also returns the commit that must be durable before anyone is told; 0: none.
+        The caller must not report the result before that commit is durable.
         """
         self._deferred.newest = 0
         try:
@@ -105,7 +124,7 @@ class GroupCommit:
             self._deferred.newest = None
 
     def call_when_durable(self, version: int, callback: Callable[[], None]) -> None:
-        """Call back, from a thread of ours, once that commit is durable or cannot be: `wait` returns or raises then."""
+        """Call back, from a thread of this object, once that commit is durable or its sync failed (`wait` raises)."""
         self._callbacks.put((version, callback))
         if self._caller is None:
             with self._lock:
@@ -116,9 +135,7 @@ class GroupCommit:
     def _call(self) -> None:
         while (waiting := self._callbacks.get()) is not None:
             version, callback = waiting
-            with suppress(
-                Exception
-            ):  # the callback finds out how it ended; whatever it raises, others wait to be called
+            with suppress(Exception):  # the callback calls `wait` itself; an error must not end this thread
                 self.wait(version)
             with suppress(Exception):
                 callback()
@@ -126,8 +143,8 @@ class GroupCommit:
     def wait(self, version: int, *, gather: bool = True) -> None:
         """Return once that commit is durable. Raises Unavailable if a sync failed before it was.
 
-        `gather`: a sync that this thread leads may wait a moment for other callers. An event loop gathers by itself: no
-        other request is carried out while it waits here.
+        `gather`: a sync that this thread leads may wait briefly for other callers. An event loop passes False: while it
+        waits here, it carries out no other request.
         """
         if self._deferred.newest is not None:
             self._deferred.newest = max(self._deferred.newest, version)
@@ -135,77 +152,94 @@ class GroupCommit:
         while self._durable < version:
             if self._failed is not None:
                 raise Unavailable(f"the commit is not known to be durable: {self._failed}")
-            current = self._current
-            if current.held_here() and not current.interrupted():  # a signal handler may sync for itself
-                current.take_back()
-            with current.lock:
-                # Of those who slept here while another led, each finds that this sync is over, and looks again.
-                if current is self._current and self._durable < version and self._failed is None:
-                    self._lead(current, gather)
+            running = self._running
+            if running.held_here():
+                if not running.interrupted():
+                    running.take_back()
+                else:  # a signal handler, inside a sync of this thread
+                    self._sync_all(running, gather=False)
+                    continue
+            gate = self._next
+            if gate.held_here() and not gate.interrupted():
+                gate.take_back()
+            with gate.lock:
+                # A thread that waited here while another led finds that the gate was replaced, and checks again.
+                if gate is self._next and self._durable < version and self._failed is None:
+                    self._lead(gate, version, gather)
 
-    def _lead(self, current: _Sync, gather: bool) -> None:
-        """Sync, and let the next one begin. Requires: the gate of `current` is held."""
-        if gather and self._crowd >= _CROWD:
-            self._gather()
-        before, target = self._durable, self.applied_to  # all commits up to here were written before this sync begins
-        began = perf_counter()
+    def _lead(self, gate: _Gate, version: int, gather: bool) -> None:
+        """Sync for all callers at this gate, once no other sync runs. Requires: the gate is held."""
+        before = self._running
+        # Wait until that sync has ended, and most of its callers have passed. On one line, as in `locks`.
+        with before.lock: pass  # noqa: E701  # fmt: skip
+        if gate is self._next and self._durable < version and self._failed is None:
+            self._sync_all(gate, gather)
+
+    def _sync_all(self, gate: _Gate, gather: bool) -> None:
+        """Sync all written commits. Requires: the gate is held, and no other thread syncs."""
         try:
+            self._check()
+            if gather and self._crowd >= _CROWD:
+                self._gather()
+            self._running = gate
+            self._next = _Gate()  # before `target` is read: the callers at the gate before had written by then
+            before, target = self._durable, self.applied_to
+            began = perf_counter()
             self._sync()
         except TenureError as exc:
             self._failed = exc
             raise
-        took = perf_counter() - began
-        self._crowd, self._took = target - before, took
+        self._crowd, self._took, self._applied_by_then = target - before, perf_counter() - began, self.applied_to
         self.syncs += 1
         self._durable = max(self._durable, target)
-        self._current = _Sync()
 
     def _gather(self) -> None:
-        """Of many callers who were just served, most will be back at once: worth no more than the last sync took."""
-        enough = self._durable + self._crowd
+        """Wait until the callers of the last sync have committed again, but no longer than that sync took."""
+        enough = self._applied_by_then + self._crowd
         until = perf_counter() + min(self._took, _PATIENCE)
-        while self.applied_to < enough and perf_counter() < until:
-            sleep(_PAUSE)
+        while (missing := enough - self.applied_to) > 0 and (left := until - perf_counter()) > 0:
+            sleep(min(left, max(_PAUSE, missing * _COMMIT)))
 
     def _sync_unsynced(self) -> None:
-        """At `disk`: sync what `sync_soon` was called for, once its interval is over."""
+        """The background thread at `disk`: sync the commits of `sync_soon` after the interval."""
         while True:
             self._unsynced.wait()
             self._awake = True
-            self._unsynced.clear()  # before `_stopping` is looked at, which `stop` sets first
+            self._unsynced.clear()  # before `_stopping` is read, which `stop` sets first
             if self._stopping.wait(self._interval):
                 return
-            self._awake = False  # before it is asked how far to sync: whoever comes later wakes this thread again
-            with suppress(TenureError):  # whoever waits for a commit is told; nobody waits for this one
+            self._awake = False  # before `applied_to` is read: a later `sync_soon` wakes this thread again
+            with suppress(TenureError):  # no caller waits for this commit; those that wait for others get the error
                 self.wait(self.applied_to)
 
     def _sync_always(self) -> None:
-        """At `os`: sync every interval."""
+        """The background thread at `os`: sync every interval."""
         synced = 0
         while not self._stopping.wait(self._interval):
             target = self.applied_to
             if target == synced:
                 continue
             try:
+                self._check()
                 self._sync()
-            except Exception:  # noqa: BLE001 - nobody else would sync: it is tried again, unless the engine has stopped
+            except Exception:  # noqa: BLE001 - no other thread syncs: try again at the next interval
                 target = synced
             else:
                 self.syncs += 1
             synced = target
 
     def renew(self) -> None:
-        """All that was applied is durable, and syncs may be tried again: the engine has opened its database anew."""
+        """Called after the engine reopened its database: everything applied is durable, and syncs may succeed again."""
         self._failed = None
         self._durable = max(self._durable, self.applied_to)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: it has nothing to sync, and the gate may be held by a thread that is not there."""
+        """In a forked child: it has nothing to sync, and a thread of the parent may hold the lock."""
         self._durable = self.applied_to
-        self._current = _Sync()
+        self._next, self._running = _Gate(), _Gate()
 
     def stop(self) -> None:
-        """End the threads. Requires: no more commits come."""
+        """End the threads. Requires: no more commits are made."""
         self._stopping.set()
         self._unsynced.set()
         self._callbacks.put(None)

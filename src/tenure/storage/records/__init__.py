@@ -1,7 +1,7 @@
-"""What is kept under the keys: each value starts with a version byte and ends with a CRC-32 of what is before it.
+"""The stored values. Each starts with a version byte and ends with the CRC-32 of the bytes before it.
 
-What changes often is fixed-width (`state`, `leases`, the events of `journal`), so that a reader can decode a million
-of them as one array; the offsets are in `docs/keyspace.md`. Decoders raise `Corrupt`; they never guess.
+Values that change often have a fixed width (`state`, `leases`, the events of `journal`), so that a reader can decode a
+million of them as one array; `docs/keyspace.md` has the offsets. Decoders raise `Corrupt` for anything unexpected.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from tenure.storage.records.framing import (
     new_tuple,
     pack_crc,
     seal,
+    seal_short,
     unpack_crc,
     unseal,
 )
@@ -74,6 +75,7 @@ from tenure.storage.records.jobs import (
     job_rows,
     join_parts,
     key_and_group,
+    named_group,
     split_parts,
 )
 from tenure.storage.records.journal import (
@@ -300,6 +302,7 @@ __all__ = [
     "job_rows",
     "join_parts",
     "key_and_group",
+    "named_group",
     "new_lease",
     "new_tuple",
     "pack_alike_event",
@@ -311,6 +314,7 @@ __all__ = [
     "pack_state",
     "rebase_journal",
     "seal",
+    "seal_short",
     "seal_state",
     "seal_states",
     "segment_state_row",

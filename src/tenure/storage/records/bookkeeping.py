@@ -1,4 +1,4 @@
-"""Requests and their answers, rate buckets, idempotency keys, counters."""
+"""Records of request outcomes, rate buckets, idempotency keys and counters."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import NamedTuple
 
 from tenure.errors import Corrupt
 from tenure.storage.checksum import crc32
-from tenure.storage.records.framing import PART_BYTES, V1, damaged, pack_crc, seal, unseal
+from tenure.storage.records.framing import PART_BYTES, V1, damaged, seal, unseal
 from tenure.storage.records.jobs import split_parts
 
 _COUNT = Struct(">Q")
 _pack_count = _COUNT.pack
+_pack_sealed_count = Struct(">QI").pack
 _REQUEST = Struct(">BQ16sHB")
 
 
 class RequestRecord(NamedTuple):
-    """The outcome of a request made with an id. The answer's first part follows, if it has further ones."""
+    """The outcome of a request made with an id. `answer` is the first part if `parts` is not 0."""
 
     version: int
     until_ms: int
-    #: Stands for the verb and its arguments.
+    #: A digest of the verb and its arguments.
     asked: bytes
     parts: int
     failed: int
@@ -28,7 +29,7 @@ class RequestRecord(NamedTuple):
 
 
 def encode_request(until_ms: int, asked: bytes, failed: bool, answer: bytes) -> tuple[bytes, list[bytes]]:
-    """The outcome's row, and the sealed further parts of a large answer."""
+    """The outcome's row, and the encoded further parts of a large answer."""
     parts = split_parts(answer, PART_BYTES)
     return seal(_REQUEST.pack(V1, until_ms, asked, len(parts), failed) + answer[:PART_BYTES]), parts
 
@@ -48,7 +49,7 @@ def encode_bucket(full_at_ns: int) -> bytes:
 
 
 def decode_bucket(value: bytes | None) -> int:
-    """When it is full again, in nanoseconds of the store's time; one that was never taken from is full."""
+    """When the bucket is full again, in nanoseconds of the store's time; 0 (full) without a row. Raises Corrupt."""
     if value is None:
         return 0
     body = unseal("a rate's bucket", value)
@@ -62,7 +63,7 @@ _NUMBER = Struct(">BI")
 
 
 def encode_number(number: int) -> bytes:
-    """A queue's number, as the value of a row."""
+    """The value of a row of `job_queues`: the number of a job's queue."""
     return seal(_NUMBER.pack(V1, number))
 
 
@@ -96,12 +97,13 @@ def decode_dedup(value: bytes) -> DedupRecord:
 
 
 COUNT_MASK = 2**64 - 1
-COUNT_BYTES = 12  # a u64 and its CRC: engines that add atomically keep the same shape
+COUNT_BYTES = 12  # a u64 and its CRC
 
 
 def encode_count(value: int) -> bytes:
-    body = _pack_count(value & COUNT_MASK)
-    return body + pack_crc(crc32(body))
+    if value < 0:
+        value &= COUNT_MASK
+    return _pack_sealed_count(value, crc32(_pack_count(value)))
 
 
 def decode_count(value: bytes | None) -> int:
@@ -110,5 +112,5 @@ def decode_count(value: bytes | None) -> int:
     if len(value) != COUNT_BYTES or crc32(value[:8]) != int.from_bytes(value[8:], "big"):
         raise Corrupt("a counter is damaged")
     count: int = _COUNT.unpack(value[:8])[0]
-    # A counter that was taken below zero wraps; shown as negative, it is plainly wrong, and `check` says so.
+    # A counter below zero wraps. It is returned as a negative number, so that `check` reports it.
     return count if count < 1 << 63 else count - (1 << 64)
