@@ -113,7 +113,7 @@ def test_logs_behind_a_hole_are_set_aside_the_newest_first(db: Path) -> None:
     logs = [log(db, number, whole(begins, 1)) for number, begins in ((4, 1), (7, 9), (8, 10))]
     hole = log_continuity._hole(logs, 0)
     assert hole is not None
-    assert (hole.reaches, hole.goes_on, hole.behind) == (1, 9, tuple(logs[1:]))
+    assert (hole.reaches, hole.resumes_at, hole.behind) == (1, 9, tuple(logs[1:]))
     set_aside(hole, db.parent / "lost")
     assert [left.name for left in db.iterdir()] == ["000004.log"]
     assert sorted(kept.name for kept in (db.parent / "lost").iterdir()) == ["000007.log", "000008.log"]
