@@ -39,12 +39,14 @@ def _each(folder: str) -> list[str]:
 
 TESTS = (
     "tests/model", "tests/queueing", *_each("tests/storage"), "tests/before", *_each("tests/bulk"), "tests/moving", "tests/flows/test_repair.py",
-    "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_head.py",
+    "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_late_repair.py", "tests/damage/test_head.py",
     "tests/damage/test_tail.py", "tests/damage/test_failed_sync.py", "tests/damage/test_disk_full.py", "tests/machine",
     "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
     "tests/server/test_waiting.py", "tests/server/test_quotas.py",
     *(f"tests/conformance/test_{store}.py" for store in ("memory", "segments", "rocksdb", "lmdb", "foundationdb")),
 )  # fmt: skip
+#: It raises an exception in another thread, after which Python 3.11 loops for ever if that thread is traced.
+_UNTRACED = "tests/storage/test_group_commit.py::test_a_waiter_that_is_interrupted_keeps_nobody_from_being_served"
 #: Plugins that none of these tests needs, and that take seconds to import.
 _PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "schemathesis", "faker")]
 
@@ -87,7 +89,7 @@ def measure(part: str, options: Sequence[str]) -> bool:
     running = data.with_name(f"running.{data.name}")
     sources = ",".join(str(SOURCE / package) for package in PACKAGES)
     command = [sys.executable, "-m", "coverage", "run", "--branch", f"--data-file={running}", f"--source={sources}"]
-    pytest = ["-m", "pytest", "-q", "--timeout", "900", *options, *_PLAIN, part]
+    pytest = ["-m", "pytest", "-q", "--timeout", "900", *options, *_PLAIN, "--deselect", _UNTRACED, part]
     print(f"{part}:", flush=True)
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run([*command, *pytest], cwd=ROOT, check=False).returncode

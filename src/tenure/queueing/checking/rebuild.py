@@ -114,12 +114,16 @@ def _flags(reader: Reader, queue: int, job: bytes) -> int | None:
     )
 
 
+#: After these a job's state names the lease that settled it, so that a repeated settle is told so.
+_SETTLED = (Change.DONE, Change.DIED, Change.RETRIED, Change.RELEASED)
+
+
 def _from_journal(
     reader: Reader, queue: int, job: bytes, event: EventRecord, ref: int, time_ms: int, flags: int
 ) -> StateRecord:
     ended = event.state in (State.DONE, State.DEAD)
     visible = event.at_ms if event.state == State.WAITING else _visible_before(reader, event.previous)
-    lease = event.lease if event.state == State.LEASED or event.change in (Change.DONE, Change.DIED) else NO_ID
+    lease = event.lease if event.state == State.LEASED or event.change in _SETTLED else NO_ID
     return StateRecord(
         V1, event.state, event.priority, event.reason, flags, event.attempt, event.max_attempts, 0, event.token,
         visible, time_ms if ended else 0, 0, ref, lease,
