@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from tenure.errors import TenureError
@@ -19,7 +19,7 @@ from tenure.storage.engines.rocksdb.iterators import (
     until,
 )
 from tenure.storage.engines.rocksdb.opening import translated
-from tenure.storage.keyspace import READY, TURNS
+from tenure.storage.keyspace import READY, SEGMENT_READY, TURNS
 from tenure.storage.scan_heads import LAST_REACH, Front
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: As many rows are read by walking from one to the next, where they are likely to be neighbours.
 WORTH_WALKING = 8
 #: Spaces whose first keys are read ahead: claims take the first again and again.
-_READ_AHEAD = (READY, TURNS)
+_READ_AHEAD = (READY, SEGMENT_READY, TURNS)
 #: Options with an upper bound that are kept: one for each front that is read again and again.
 _BOUNDS_KEPT = 1000
 
@@ -109,7 +109,7 @@ class RocksReader:
         ahead = front.ahead
         if limit <= len(ahead) or front.whole:
             return self._from_ahead(front, end, limit)
-        if limit == 1 or (limit == 2 and space == TURNS):
+        if limit == 1 or space == SEGMENT_READY or (limit == 2 and space == TURNS):
             return self._first(space, front, end, limit)
         keys = first_keys(self._tables[space], front.head, end, front.end, limit)
         if not keys:
@@ -134,7 +134,7 @@ class RocksReader:
         return keys
 
     def _first(self, space: Space, front: Front, end: bytes, limit: int) -> list[bytes]:
-        """The first key or two. The next claim is likely to want the next key, so a few are read ahead."""
+        """The first few keys. The next claim is likely to want the next key, so a few are read ahead."""
         iterator = self._tables[space].iter(self._bound(front.end))
         iterator.seek(front.head)
         if not iterator.valid():
@@ -145,19 +145,20 @@ class RocksReader:
         key: bytes = iterator.key()
         front.head = key
         if space in _READ_AHEAD:
-            self._read_ahead(front, iterator)
+            self._read_ahead(front, iterator, limit)
             return self._from_ahead(front, end, limit)
         return [key] if key < end else []
 
-    def _read_ahead(self, front: Front, iterator: Any) -> None:
-        """Remember the keys from the iterator's position on."""
+    def _read_ahead(self, front: Front, iterator: Any, least: int) -> None:
+        """Remember the keys from the iterator's position on, `least` of them at least. Raises if damage lies before that."""
         ahead: list[bytes] = []
         whole = False
-        for _ in range(front.reach):
+        for _ in range(max(front.reach, least)):
             ahead.append(iterator.key())
             iterator.next()
             if not iterator.valid():
-                with suppress(TenureError):  # damage is an error for the caller that comes to it
+                # Damage is an error for the caller that comes to it.
+                with suppress(TenureError) if len(ahead) >= least else nullcontext():
                     check_status(iterator)
                     whole = True
                 break
