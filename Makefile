@@ -23,7 +23,7 @@ DJANGO := .venv-django/.installed
 
 CHECKED := $(wildcard src tests examples bench tools)
 
-.PHONY: help setup installed servers demo test test-crash simulate coverage mutation proof proof-full check check-format check-lint check-types check-imports format docs release-check bench bench-full lock clean
+.PHONY: help setup installed servers demo test test-full test-crash simulate coverage mutation proof proof-full check check-format check-lint check-types check-imports format docs release-check bench bench-full lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ demo: installed ## see the queue work: delayed, prioritised, failing, dead and r
 
 test: setup servers ## run the tests; ARGS="-k name" is passed on
 	@$(PY) tools/run_tests.py $(ARGS)
+
+test-full: setup servers ## the tests that `make test` runs on one store or in one encoding in turn, on all of them
+	@ALL_COMBINATIONS=1 $(PY) tools/run_tests.py tests/conformance tests/queueing/test_rerun.py tests/damage/test_repair.py $(ARGS)
 
 # How much of each long proof `make test-crash` runs; NAME=n on its command line takes another size.
 CRASH_SIZES = \

@@ -1,1 +1,1 @@
-"""Tenure's benchmarks: `make bench`. What each part measures is in docs/internals/benchmarks.md."""
+"""Tenure's benchmarks: `make bench`. docs/internals/benchmarks.md says what each part measures."""

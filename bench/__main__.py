@@ -26,26 +26,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dir", help="where to put the stores (default: the system's temporary folder)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write latest.md and latest.json")
     parser.add_argument("--publish", action="store_true", help="put the run into docs/internals/benchmarks.md, too")
-    asked = parser.parse_args(arguments)
-    if asked.list:
+    options = parser.parse_args(arguments)
+    if options.list:
         for section in SECTIONS:
             print(f"{section.name:16} {section.about}")
         return 0
-    chosen = [s for s in SECTIONS if not asked.only or any(s.name.startswith(name) for name in asked.only)]
+    chosen = [s for s in SECTIONS if not options.only or any(s.name.startswith(name) for name in options.only)]
     if not chosen:
-        parser.error(f"no section is named {', '.join(asked.only)}: --list names them")
-    kind: Size = "full" if asked.full else "quick" if asked.quick else "usual"
-    chosen = [section for section in chosen if kind in section.sizes or asked.only]
+        parser.error(f"no section is named {', '.join(options.only)}: --list names them")
+    kind: Size = "full" if options.full else "quick" if options.quick else "usual"
+    chosen = [section for section in chosen if kind in section.sizes or options.only]
     logging.disable(logging.INFO)
-    run = Run(kind, fresh_folder(asked.dir))
+    run = Run(kind, fresh_folder(options.dir))
     try:
         rows = run_sections(run, chosen)
-        written = write_results(run, chosen, rows, asked.results)
+        written = write_results(run, chosen, rows, options.results)
     finally:
         shutil.rmtree(run.folder, ignore_errors=True)
     if kind != "quick":
         run.console.print(verdict(rows), highlight=False, markup=False)
-    if asked.publish:
+    if options.publish:
         publish(written[0].read_text())
     for path in written:
         run.say(f"written: {path}")

@@ -1,15 +1,15 @@
-"""The bare layout: the rows of a life, written, read and deleted through rocksdict with the least Python that can.
+"""The bare layout: the rows of a life, written, read and deleted through rocksdict with the least possible Python.
 
-It is the engine's own limit as Python reaches it, and what a life of Tenure is measured against. It does
+It is the engine's own limit as reached from Python, and the baseline for a life of Tenure. It does
 
     enqueue   put jobs, state, ready for each job; journal, 2 counters
     claim     scan ready; read state and jobs; put state, delete ready for each job; lease, lease_jobs, due, journal, 2 counters
     ack       read state and the lease; delete jobs, state for each job; delete lease, lease_jobs, due; journal, 2 counters
 
-with the same keys, values of the same bytes and a CRC in each, the same objects as answers, the same RocksDB options and
-the same syncs. It has no API, checks no argument, no state and no CRC, keeps no time, no lock and no marks, wakes nobody,
-counts nothing for metrics, and knows one queue, one priority and one client. `tests/bench` holds it to the rows
-and the number of writes of the real thing.
+with the same keys, values of the same bytes and a CRC in each, the same objects as answers, the same RocksDB options
+and the same syncs. It has no API, checks no argument, state or CRC, keeps no time, lock or marks, wakes no waiters,
+records no metrics, and knows one queue, one priority and one client. `tests/bench` compares its rows and the number of
+its writes with Tenure's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_ATTEMPTS = 5
 _LEASE_MS = 30_000
 _CACHE = 64 * 1024 * 1024
 _SYNC_INTERVAL = 0.1
-#: A calendar that is set back during a run would hide what was just enqueued.
+#: A calendar that is set back during a run would hide recently enqueued jobs.
 _CALENDAR = time.time() - monotonic()
 
 _id = Struct(">QQ").pack
@@ -330,7 +330,7 @@ class BareClient:
     def _finish(
         self, batch: Any, now: int, count: int, events: bytes, first: Counter, one: int, second: Counter, two: int
     ) -> None:
-        """The journal's row and two counters, then the write, and at `disk` the sync."""
+        """Write the journal's row and two counters, then the batch, and at `disk` sync."""
         body = _journal(1, 0, count, self._event, now) + events
         self._event += count
         batch.put(_u64(self._commit), body + crc32(body).to_bytes(4, "big"), self._journal_cf)
@@ -342,10 +342,10 @@ class BareClient:
             self._db.flush_wal(True)
 
     def close(self) -> None:
-        """The layout outlives its client: its commits and counters go on from here."""
+        """Do nothing: the layout outlives its client, and continues with its commits and counters."""
 
     def forget(self) -> None:
-        """Let go of the driver's tables, so that the database can close."""
+        """Drop the driver's tables, so that the database can close."""
         del self._get_job, self._get_state, self._get_lease, self._get_lease_jobs, self._ready
         del self._jobs_cf, self._state_cf, self._ready_cf, self._leases_cf, self._lease_jobs_cf, self._due_cf
         del self._counters_cf, self._journal_cf, self._db

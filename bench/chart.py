@@ -1,6 +1,6 @@
-"""The chart of docs/performance.md: lives a second, Tenure beside its peers, drawn from the published run.
+"""The chart of docs/performance.md: lives a second of Tenure and its peers, from the published run.
 
-`python -m bench.chart` draws it anew; `python -m bench --publish` does so after each run.
+`python -m bench.chart` draws it again; `python -m bench --publish` does so after each run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Bar(NamedTuple):
 
 
 def bars_of(document: str, section: str) -> list[Bar]:
-    """What a section of the published run has measured, fastest first. The bare layout is no queue, and left out."""
+    """Return the measurements of a section, fastest first. The bare layout is no queue, and left out."""
     _, _, rest = document.partition(f"\n### {section}\n")
     table = rest.partition("\n### ")[0]
     bars = []
@@ -41,7 +41,7 @@ def bars_of(document: str, section: str) -> list[Bar]:
 
 
 def drawn(document: str) -> str:
-    """The chart as SVG. Each panel has a scale of its own."""
+    """Return the chart as SVG. Each panel has its own scale."""
     parts: list[str] = []
     y = 10
     for section, title in _PANELS.items():

@@ -1,4 +1,4 @@
-"""Concurrency: threads that commit together and share a sync, and processes on one LMDB."""
+"""Concurrency: threads that share a sync (group commit), and processes on one LMDB."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _THREADS = (1, 8, 64)
 
 
 def group_commit(run: Run) -> Iterator[Row]:
-    """Enqueues of one job by 1, 8 and 64 threads, a store each, in turn."""
+    """Measure enqueues of one job by 1, 8 and 64 threads, each on its own store, in turn."""
     stores = {count: tenure.open(f"rocksdb:{run.new_folder(f't{count}')}", durability="disk") for count in _THREADS}
     rates: dict[int, list[float]] = {count: [] for count in _THREADS}
     grouped: dict[int, list[float]] = {count: [] for count in _THREADS}
@@ -52,7 +52,7 @@ def group_commit(run: Run) -> Iterator[Row]:
 
 
 def _commit(store: tenure.Store, threads: int, seconds: float) -> tuple[float, float]:
-    """Commits a second, and commits a sync."""
+    """Return commits a second, and commits a sync."""
     queue = store.queue("bench")
     syncer: Any = store._backend._engine.group_commit  # type: ignore[attr-defined]  # the only place that counts syncs
     payload = b"x" * 128
@@ -85,7 +85,7 @@ def _commit(store: tenure.Store, threads: int, seconds: float) -> tuple[float, f
 
 
 def lmdb_processes(run: Run) -> Iterator[Row]:
-    """Lives by 1 and by 4 processes, each a Python of its own, on one store."""
+    """Measure lives by 1 and by 4 processes on one store."""
     counts = (1, 4)
     rates: dict[int, list[float]] = {count: [] for count in counts}
     seconds = run.pick(0.1, 1.0, 2.0)
@@ -117,7 +117,7 @@ def _processes(path: Path, count: int, seconds: float) -> float:
         for _ in range(count)
     ]  # fmt: skip
     try:
-        for child in children:  # all are open before any begins
+        for child in children:  # all have opened the store before any begins
             assert child.stdout is not None
             child.stdout.readline()
         for child in children:

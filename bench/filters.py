@@ -1,12 +1,12 @@
-"""The three Bloom filters of the seed, each where it can still save something, with and without.
+"""The three Bloom filters of the Redis store, each where it can save something, with and without.
 
-keys       redis      before a large job with a key is sent: one that was sent before is looked for first (on by default)
-           socket     the same in front of a server: what a look would save, if the client asked first (here only)
-           embedded   before the look-up of a key, in the process that owns the store (here only)
-ghosts     redis      before a job that was seen gone is looked at: is it there, before all that there is of it
+keys       redis      before a large job with a key is sent: a key that was sent before is looked up first (on by default)
+           socket     the same in front of a server: what a lookup would save, if the client asked first (here only)
+           embedded   before the lookup of a key, in the process that owns the store (here only)
+ghosts     redis      before a job that was found gone is read: check for existence before reading all of it
 cleanup    redis      before ids that were removed are removed again, by this process or another
 
-A filter chooses the question; the answer is always the server's.
+A filter only chooses which question to ask; the server always answers it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import tenure
-from bench.peers.serving import Missing
+from bench.peers.server_process import Missing
 from bench.peers.valkey import Valkey
 from bench.remote import Owned
 from bench.rows import Row, Setting, spread
@@ -32,7 +32,7 @@ from tenure.queueing import enqueue as embedded
 _NAME = "filters"
 _BATCH = 100
 Timed = Callable[[], float]
-"""Microseconds each, of one round."""
+"""Microseconds for each call of one round."""
 
 
 def rows(run: Run) -> Iterator[Row]:
@@ -59,12 +59,12 @@ def rows(run: Run) -> Iterator[Row]:
 
 
 def _turns(rounds: int, plain: Timed, filtered: Timed) -> tuple[list[float], list[float]]:
-    """Both, in turn; each round begins with the other."""
+    """Time both in turn; each round begins with the other."""
     took: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds + 1):
         for which in (0, 1) if turn % 2 else (1, 0):
             us = (plain, filtered)[which]()
-            if turn:  # the first warms up
+            if turn:  # the first round warms up
                 took[which].append(us)
     return took
 
@@ -104,28 +104,28 @@ def _keyed(socket: Path, size: int, repeated: float, jobs: int, bloom: str) -> f
 
 
 def _through_a_socket(run: Run, jobs: int, rounds: int) -> Iterator[Row]:
-    """A repeated job of 256 KiB is sent in any case; with a filter, and a look by key, it would be a small question."""
+    """A repeated job of 256 KiB is always sent; a filter and a lookup by key would replace it by a small question."""
     owned = Owned(run.new_folder("owned"))
     try:
         queue = owned.store.queue("bench")
         payload = random.Random(17).randbytes(256 * 1024)
         first = {f"k{n}": queue.enqueue(payload, key=f"k{n}").id for n in range(jobs)}
         small = queue.enqueue(b"small").id
-        plain, asked = _turns(
+        plain, question = _turns(
             rounds,
             lambda: _timed(jobs, lambda: [queue.enqueue(payload, key=key) for key in first]),
             lambda: _timed(jobs, lambda: [queue.get(small) for _ in first]),
         )
         yield from _pair(
             "keys, owner's socket: enqueue, 100% repeated (with: a small question in its place)",
-            Setting("os", 1, 256 * 1024), plain, asked,
+            Setting("os", 1, 256 * 1024), plain, question,
         )  # fmt: skip
     finally:
         owned.close()
 
 
 def _in_the_process(run: Run, rounds: int) -> Iterator[Row]:
-    """RocksDB has filters of its own; one more in front of them spares the call. All keys are new."""
+    """RocksDB has its own filters; one more in front of them saves the call. All keys are new."""
     from tenure.backends.redis.filters import RotatingFilter
     from tenure.clock import SystemClock
 
@@ -175,17 +175,17 @@ def _ghosts(server: Valkey, jobs: int, rounds: int) -> Iterator[Row]:
         plain.queue("bench").purge("ready")
         live = [e.id for e in plain.queue("bench").enqueue_many([b"x" * 128] * jobs)]
         for what, ids in (("that were seen gone", gone), ("that are there", live)):
-            without, with_it = _turns(rounds, partial(_looked, plain, ids), partial(_looked, filtered, ids))
+            without, with_it = _turns(rounds, partial(_get_time, plain, ids), partial(_get_time, filtered, ids))
             yield from _pair(f"ghosts, redis: get of jobs {what}", Setting("os", 1), without, with_it)
 
 
-def _looked(store: tenure.Store, ids: Sequence[str]) -> float:
+def _get_time(store: tenure.Store, ids: Sequence[str]) -> float:
     queue = store.queue("bench")
     return _timed(len(ids), lambda: [queue.get(job) for job in ids])
 
 
 def _cleanup(server: Valkey, level: str, rounds: int) -> Iterator[Row]:
-    """Two who clean up after the same list: one removes it, and both come again (a task that is retried)."""
+    """Two processes clean up the same list: one removes it, and both try again (a retried task)."""
     with (
         _open(server._socket, prefix="cleanup", bloom_cleanup="false") as plain,
         _open(server._socket, prefix="cleanup", bloom_cleanup="true") as filtered,

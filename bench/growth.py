@@ -1,4 +1,4 @@
-"""Growth: what a life costs when there is much of everything. Each population is a process of its own; rounds are in turn.
+"""Growth: the cost of a life in large stores. Each population is a separate process; rounds are in turn.
 
 Costs are microseconds a job, so here a ratio above 1 is worse.
 """
@@ -18,7 +18,9 @@ _WITHIN, _MEMORY, _CLEAN_S, _KILLED_S = 1.3, 300 << 20, 2.0, 3.0
 
 
 def waiting(run: Run) -> Iterator[Row]:
-    """10 thousand and a million (10 million) waiting; memory; opening after a clean close and after kill -9."""
+    """Measure 10 thousand and a million (10 million) waiting jobs; memory; opening after a clean close and after kill
+    -9.
+    """
     counts = run.pick((100, 200), (10_000, 1_000_000), (10_000, 1_000_000, 10_000_000))
     name = "growth-waiting"
     with ExitStack() as stack:
@@ -30,27 +32,27 @@ def waiting(run: Run) -> Iterator[Row]:
 
 
 def _reopened(name: str, child: Child) -> Iterator[Row]:
-    """Killed in the middle of its work, opened; closed, opened."""
+    """Measure opening after a kill in the middle of work, and after a close."""
     setting = Setting("os", None, clients=None)
     what = child.population.name
     child.ask("lives", seconds=0.2)
     child.kill()
     killed = open_seconds(child.path)
-    clean = open_seconds(child.path)  # the first one closed it
+    clean = open_seconds(child.path)  # the first open closed it cleanly
     for how, seconds, limit in (("a clean close", clean, _CLEAN_S), ("kill -9", killed, _KILLED_S)):
         row = Row(name, f"{what}: open after {how}, to the first claim", setting, seconds, "s")
         yield row.expect(f"< {limit:g} s", seconds < limit)
 
 
 def shapes(run: Run) -> Iterator[Row]:
-    """Delayed jobs ahead in time, many queues, all priorities: each with few jobs and with many.
+    """Measure delayed jobs, many queues, all priorities: each with few jobs and with many.
 
-    Jobs of mixed priorities are stored as rows, so a life of theirs costs more than one of plain jobs, however few there
-    are: what must not grow is the cost of a shape with the number of jobs. 1,000 queues are compared with one, too.
+    Jobs of mixed priorities are stored as rows, so their lives cost more than those of plain jobs, however few there
+    are: the cost of a shape must not grow with the number of jobs. 1,000 queues are also compared with one.
     """
     few, many = run.pick(100, 10_000, 10_000), run.pick(200, 1_000_000, 1_000_000)
     queues = run.pick(2, 1000, 1000)
-    in_each = 100 * queues  # so that a batch of claims finds as many in a queue as it asks for
+    in_each = 100 * queues  # so that a batch of claims finds enough jobs in a queue
     beside = [
         (Population(f"{few:,} waiting", waiting=few), 0),
         (Population(f"{few:,} waiting, {many:,} delayed", waiting=few, delayed=many), 0),
@@ -74,7 +76,7 @@ def shapes(run: Run) -> Iterator[Row]:
 
 
 def _factors(run: Run, name: str, children: Sequence[Child], bases: Sequence[int]) -> Iterator[Row]:
-    """The costs of each population's verbs, beside those of the population that is its base."""
+    """Return the costs of each population's verbs, compared with those of its base population."""
     costs = _rounds(run, children)
     for index, child in enumerate(children):
         for row in _costs(name, child, costs[index], costs[bases[index]], (*_STAGES, *_LOOKS)):
@@ -93,12 +95,12 @@ def _claim_latency(child: Child, took: list[float], base: list[float]) -> Iterat
 
 
 def payloads(run: Run) -> Iterator[Row]:
-    """128 B, 4 KiB and 256 KiB (in parts of 64 KiB)."""
-    kept = run.pick(10, 1000, 1000)
+    """Measure payloads of 128 B, 4 KiB and 256 KiB (in parts of 64 KiB)."""
+    waiting_jobs = run.pick(10, 1000, 1000)
     populations = [
-        Population("128 B", waiting=kept, payload=128),
-        Population("4 KiB", waiting=kept, payload=4 * 1024),
-        Population("256 KiB", waiting=min(kept, 100), payload=256 * 1024, batch=run.pick(2, 10, 10)),
+        Population("128 B", waiting=waiting_jobs, payload=128),
+        Population("4 KiB", waiting=waiting_jobs, payload=4 * 1024),
+        Population("256 KiB", waiting=min(waiting_jobs, 100), payload=256 * 1024, batch=run.pick(2, 10, 10)),
     ]
     with ExitStack() as stack:
         children = _fill(run, stack, populations)
@@ -126,14 +128,14 @@ def _fill(run: Run, stack: ExitStack, populations: Sequence[Population]) -> list
 
 
 def _rounds(run: Run, children: Sequence[Child]) -> list[list[list[float]]]:
-    """[child][verb][round]: enqueue, claim and ack in microseconds a job, list and sweep in microseconds a call."""
+    """Return [child][verb][round] in microseconds: enqueue, claim and ack for a job, list and sweep for a call."""
     costs: list[list[list[float]]] = [[[] for _ in (*_STAGES, *_LOOKS)] for _ in children]
     for turn in range(run.rounds + 1):
         for step in range(len(children)):
             index = (turn + step) % len(children)
             found = children[index].ask("lives", seconds=run.seconds)["us"]
             found += children[index].ask("looks", samples=run.pick(2, 20, 20))["us"]
-            if turn:  # the first warms up
+            if turn:  # the first round warms up
                 for verb, cost in enumerate(found):
                     costs[index][verb].append(cost)
     return costs

@@ -1,4 +1,4 @@
-"""Latency: from an enqueue to the return of a claim that waits for it, and of one commit."""
+"""Latency: from an enqueue to the return of a waiting claim, and of one commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def rows(run: Run) -> Iterator[Row]:
 
 
 def _wake_up(store: tenure.Store, samples: int) -> Iterator[Row]:
-    """One thread waits in a claim; another enqueues, a moment later. From before the enqueue to the claim's return."""
+    """One thread waits in a claim; another enqueues shortly after.
+
+    Measured from before the enqueue to the claim's return.
+    """
     queue = store.queue("wake")
     returned: SimpleQueue[float] = SimpleQueue()
     waiting = threading.Event()
@@ -40,7 +43,7 @@ def _wake_up(store: tenure.Store, samples: int) -> Iterator[Row]:
     for _ in range(samples):
         waiting.wait()
         waiting.clear()
-        time.sleep(0.002)  # so that the claim has looked, found nothing, and sleeps
+        time.sleep(0.002)  # until then the claim has found nothing, and waits
         began = time.perf_counter()
         queue.enqueue(b"x" * 128)
         took.append((returned.get() - began) * 1000)

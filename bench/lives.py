@@ -1,7 +1,7 @@
-"""Lives: enqueue, claim, ack, in batches, by one client or several, ours and theirs in turn.
+"""Lives (enqueue, claim, ack) in batches, by one client or several, Tenure and its peers in turn.
 
 A round of each contender follows a round of every other, and each round starts with another one, so that whatever slows
-the machine down slows all of them. A round is a time, not a count: the slow ones do not stretch the run.
+the machine down slows all of them. A round has a duration, not a count: slow contenders do not prolong the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.rows import Setting
 
 
 class Client(Protocol):
-    """One connection, or one thread's hold on an embedded queue."""
+    """One connection, or one thread's handle on an embedded queue."""
 
     def enqueue(self, payloads: Sequence[bytes]) -> object: ...
 
@@ -41,30 +41,30 @@ class Contender(Protocol):
     def client(self) -> Client: ...
 
     def tidy(self) -> None:
-        """Between rounds, not timed: what a server would do at leisure."""
+        """Do what a server would do when idle. Called between rounds, not timed."""
 
     def close(self) -> None: ...
 
 
 @dataclass
 class Lived:
-    """What a contender did, round by round."""
+    """A contender's results, round by round."""
 
     name: str
     note: str = ""
     rates: list[float] = field(default_factory=list)
     jobs: int = 0
-    #: Seconds in enqueue, claim and ack, and of the client's own processor time, over all rounds and clients.
+    #: Seconds in enqueue, claim and ack, and the client's own CPU seconds, over all rounds and clients.
     stages: list[float] = field(default_factory=lambda: [0.0] * 4)
 
     def parts(self) -> str:
-        """Microseconds a job in each stage; processor time of the client's threads alone."""
+        """Return microseconds a job in each stage, and the CPU time of the client's threads."""
         per = [f"{1e6 * seconds / max(1, self.jobs):.1f}" for seconds in self.stages]
         return f"enqueue {per[0]}, claim {per[1]}, ack {per[2]} µs a job (CPU here {per[3]})"
 
 
 def compare(contenders: Sequence[Contender], setting: Setting, rounds: int, seconds: float) -> list[Lived]:
-    """Rounds of every contender, in turn; one round each before that to warm up."""
+    """Run rounds of every contender in turn, after one round each to warm up."""
     clients = [[contender.client() for _ in range(setting.clients or 1)] for contender in contenders]
     lived = [Lived(contender.name, contender.note) for contender in contenders]
     try:
@@ -100,13 +100,13 @@ def _round(clients: Sequence[Client], setting: Setting, seconds: float, into: Li
 
 
 def payloads_of(batch: int, size: int) -> list[bytes]:
-    """Different ones, of text (one peer takes nothing else) that does not compress away; the same in every run."""
+    """Return different payloads of text (one peer takes nothing else) that does not compress; the same in every run."""
     draw = Random(batch * 1_000_003 + size).randbytes
     return [draw(size // 2 + 1).hex()[:size].encode() for _ in range(batch)]
 
 
 def live(client: Client, payloads: list[bytes], until: float, limit: int | None = None) -> tuple[int, list[float]]:
-    """Lives until a moment: how many, and the seconds in each stage. What is claimed may be another client's.
+    """Run lives until a time; return how many, and the seconds in each stage. May claim another client's jobs.
 
     `limit`: claim and ack this many at a time, of the batch that was enqueued together.
     """
@@ -147,7 +147,7 @@ def _together(
         gate.wait()
         try:
             done.append(live(client, payloads, time.perf_counter() + seconds))
-        except BaseException as exc:  # noqa: BLE001  # handed to the thread that asked
+        except BaseException as exc:  # noqa: BLE001  # passed to the calling thread
             failed.append(exc)
 
     threads = [threading.Thread(target=run, args=(client,)) for client in clients]

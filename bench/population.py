@@ -1,4 +1,5 @@
-"""A process with a store full of jobs, that runs rounds of lives when told: so memory is its own, and it can be killed.
+"""A process with a store full of jobs that runs rounds of lives on request; separate, so that its memory can be
+measured and it can be killed.
 
 python -m bench.population PATH SPEC     a store of that population; then, a line of JSON in, a line of JSON out:
     {"do": "lives", "seconds": s}        → enqueue, claim, ack: microseconds a job
@@ -30,7 +31,7 @@ _A_FILL = 1000  # jobs a transaction while filling
 
 @dataclass(frozen=True)
 class Population:
-    """What is in the store before anything is measured, and the shape of what is added."""
+    """The contents of the store before the measurement, and the shape of the jobs that are added."""
 
     name: str
     waiting: int = 0
@@ -41,11 +42,11 @@ class Population:
     batch: int = 100
 
 
-# ── in the process ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the process ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Client:
-    """Lives in each queue in turn, over as many priorities as the population has."""
+    """Runs lives in each queue in turn, over as many priorities as the population has."""
 
     def __init__(self, store: tenure.Store, population: Population) -> None:
         self._queues = [store.queue(f"q{index}") for index in range(population.queues)]
@@ -98,15 +99,15 @@ def _serve(path: str, population: Population) -> None:
     _say(filled=filled)
     payloads = payloads_of(population.batch, population.payload)
     for line in sys.stdin:
-        asked = json.loads(line)
-        if asked["do"] == "lives":
-            jobs, stages = live(client, payloads, time.perf_counter() + asked["seconds"])
+        command = json.loads(line)
+        if command["do"] == "lives":
+            jobs, stages = live(client, payloads, time.perf_counter() + command["seconds"])
             _say(jobs=jobs, us=[1e6 * seconds / jobs for seconds in stages[:3]])
-        elif asked["do"] == "claims":
-            _say(ms=_claims(client, asked["samples"], payloads[0]))
-        elif asked["do"] == "looks":
-            _say(us=_looks(store, client, asked["samples"]))
-        elif asked["do"] == "memory":
+        elif command["do"] == "claims":
+            _say(ms=_claims(client, command["samples"], payloads[0]))
+        elif command["do"] == "looks":
+            _say(us=_looks(store, client, command["samples"]))
+        elif command["do"] == "memory":
             _say(bytes=resident())
         else:
             began = time.perf_counter()
@@ -115,7 +116,7 @@ def _serve(path: str, population: Population) -> None:
 
 
 def _settle(store: tenure.Store) -> None:
-    """Wait, for a minute at most, until RocksDB has compacted what the filling left: that is not a life's cost."""
+    """Wait up to a minute until RocksDB has compacted after the filling: a life should not pay for that."""
     tables: Any = store._backend._engine.inner._tables  # type: ignore[attr-defined]  # the only place that knows
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and any(
@@ -130,7 +131,7 @@ def _claims(client: _Client, samples: int, payload: bytes) -> list[float]:
     took = []
     for _ in range(samples):
         client.enqueue([payload])
-        client.ack(client.claim(1))  # the first claim of one job takes a batch apart that is stored as one record
+        client.ack(client.claim(1))  # the first claim of one job splits a batch that is stored as one record
         began = time.perf_counter()
         claimed = client.claim(1)
         took.append((time.perf_counter() - began) * 1000)
@@ -139,7 +140,7 @@ def _claims(client: _Client, samples: int, payload: bytes) -> list[float]:
 
 
 def _looks(store: tenure.Store, client: _Client, samples: int) -> list[float]:
-    while store.sweep().more:  # what the lives before left: from here on nothing is due
+    while store.sweep().more:  # process what the earlier lives left: from here on nothing is due
         pass
     listed, swept = [], []
     for _ in range(samples):
@@ -171,7 +172,7 @@ def _say(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-# ── and from outside ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── its parent ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Child:
@@ -204,16 +205,16 @@ class Child:
         return answer
 
     def kill(self) -> None:
-        """As a crash would: no closing."""
+        """Kill it without closing, as a crash would."""
         self._process.kill()
         self._process.communicate()
 
 
 def open_seconds(path: Path) -> float:
-    """From opening the store in a fresh process to its first claim."""
+    """Return the seconds from opening the store in a fresh process to its first claim."""
     process = _start(path, "open")
-    said, _ = process.communicate()
-    answer = json.loads(said)
+    line, _ = process.communicate()
+    answer = json.loads(line)
     assert answer["got"] == 1, "the reopened store has nothing to claim"
     return float(answer["claimed"])
 

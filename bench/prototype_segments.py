@@ -1,4 +1,4 @@
-"""A prototype, not part of Tenure: a batch enqueued together kept as one record until it must be split (ADR 0010).
+"""A prototype, not part of Tenure: a batch enqueued together, stored as one record until it must be split (ADR 0010).
 
     jobs    queue, segment        count, where each ends, payloads    one row for the batch
     state   queue, segment        as a state, and count, cursor, open
@@ -6,10 +6,10 @@
 
 Its jobs' ids follow the segment's own.
 
-A claim of all of it leases the segment's one row. A claim of a part takes the next jobs from its front: they get state rows of
-their own, the segment remembers how far it was taken and how many are open, and its payloads stay until none is.
-A nack or a cancel splits it into rows as they are now (`split`). It is written as bare as the bare layout, which it is
-measured against: no API, no checks. `events="one"` writes one journal event for a whole segment, too.
+A claim of all of it leases the segment's one row. A claim of a part takes the next jobs from its front: they get their
+own state rows, the segment records how far it was claimed and how many jobs are open, and its payloads stay until none
+is. A nack or a cancel splits it into rows as they are now (`split`). It is written as bare as the bare layout, which it
+is measured against: no API, no checks. `events="one"` also writes one journal event for a whole segment.
 """
 
 from __future__ import annotations
@@ -65,11 +65,13 @@ class SegmentClient(BareClient):
         batch.put(row, _sealed(state), self._state_cf)
         batch.put(bare._TIER + bare._u64(now) + segment, b"S", self._ready_cf)
         tail = bare._NO_ID + bare._event_middle(0, 0, bare._MAX_ATTEMPTS, now, 0) + bare._NO_TEXT
-        told = ids if self._each else ids[:1]
-        events = bare._ENQUEUED_HEAD + (tail + bare._ENQUEUED_HEAD).join(told) + tail
+        event_rows = ids if self._each else ids[:1]
+        events = bare._ENQUEUED_HEAD + (tail + bare._ENQUEUED_HEAD).join(event_rows) + tail
         self.waiting += count
         self.enqueued += count
-        self._finish(batch, now, len(told), events, Counter.WAITING, self.waiting, Counter.ENQUEUED, self.enqueued)
+        self._finish(
+            batch, now, len(event_rows), events, Counter.WAITING, self.waiting, Counter.ENQUEUED, self.enqueued
+        )
         return [Enqueued(job.hex()) for job in ids]
 
     # ── claim: all of it, or the next from its front ─────────────────────────────────────────────────────────────────
@@ -118,7 +120,7 @@ class SegmentClient(BareClient):
         if cursor + taken == count:
             batch.delete(key, self._ready_cf)
         self._put_lease(batch, now, expires, lease, taken, given)
-        events = self._told(bare._CLAIMED_HEAD, ids, lease, token, attempt, expires, last)
+        events = self._event_group(bare._CLAIMED_HEAD, ids, lease, token, attempt, expires, last)
         self.waiting -= taken
         self.leased += taken
         self._finish(
@@ -130,7 +132,7 @@ class SegmentClient(BareClient):
             for job, payload in zip(ids, payloads, strict=True)
         ]
 
-    def _told(
+    def _event_group(
         self, head: bytes, ids: list[bytes], lease: bytes, token: int, attempt: int, at_ms: int, last: int
     ) -> bytes:
         middle, most, none = bare._event_middle, bare._MAX_ATTEMPTS, bare._NO_TEXT
@@ -172,7 +174,7 @@ class SegmentClient(BareClient):
                 batch.put(row, _sealed(_segment.pack(*fields[:16], fields[16] - count)), state_cf)
         self._delete_lease(batch, lease, at_lease, raw_lease)
         self._commit += 1
-        events = self._told(bare._DONE_HEAD, ids, lease, token, attempt, 0, last)
+        events = self._event_group(bare._DONE_HEAD, ids, lease, token, attempt, 0, last)
         self.leased -= count
         self.removed += count
         self._finish(
@@ -183,7 +185,7 @@ class SegmentClient(BareClient):
     # ── what a nack or a cancel of one of its jobs would have to do first ────────────────────────────────────────────
 
     def split(self, claimed: Sequence[Any]) -> None:
-        """A leased segment becomes rows as they are now, all under its lease."""
+        """Turn a leased segment into rows as they are now, all under its lease."""
         lease = claimed[0].lease
         row = bare._PREFIX + self._get_lease_jobs(bare._PREFIX + lease)[2:18]
         fields = _segment.unpack_from(self._get_state(row))
@@ -203,7 +205,7 @@ class SegmentClient(BareClient):
 
 
 def _payloads(body: bytes, count: int, cursor: int, taken: int) -> list[bytes]:
-    """Those from `cursor` on: their ends stand before them all."""
+    """Return the payloads from `cursor` on: their ends are stored before all of them."""
     ends = unpack_from(f">{taken + 1}I", body, _head.size + 4 * cursor)
     start = _head.size + 4 * (count + 1)
     return [body[start + begin : start + end] for begin, end in pairwise(ends)]
@@ -213,11 +215,11 @@ def _sealed(body: bytes) -> bytes:
     return body + crc32(body).to_bytes(4, "big")
 
 
-# ── measured ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── measurements ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rows(run: Run) -> Iterator[Row]:
-    """Batches of 100 enqueued together, claimed and acked 100, 10 and 1 at a time."""
+    """Measure batches of 100 enqueued together, claimed and acked 100, 10 and 1 at a time."""
     payloads = payloads_of(100, 128)
     for limit in (100, 10, 1):
         with ExitStack() as stack:

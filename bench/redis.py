@@ -1,4 +1,4 @@
-"""The store on Redis against the server's own streams: the same server, the same run, in turn.
+"""The store on Redis compared with the server's own streams: the same server, the same run, in turn.
 
 Besides the rates: how many round trips each verb takes, and what three layouts of a job cost the server.
 """
@@ -16,12 +16,12 @@ import tenure
 from bench import filters
 from bench.lives import compare, payloads_of
 from bench.ours import Ours
-from bench.peers.serving import Missing
+from bench.peers.server_process import Missing
 from bench.peers.valkey import Valkey
 from bench.rows import Row, Setting, paired_ratio, percentile, spread
 from bench.runner import Run, Section
 
-#: What is asked of the ratio to plain streams, with every promise kept.
+#: The target for the ratio to plain streams, with every promise kept.
 _LEAST = 0.5
 _NAMES = {"os": "redis-os", "disk": "redis-disk"}
 
@@ -64,7 +64,7 @@ def _lives(durability: str) -> Any:
 
 
 def _round_trips(name: str, store: tenure.Store) -> Iterator[Row]:
-    """What each verb sends, once its queue is known; batches of 100, and of 1,000 for enqueue_many."""
+    """Count the round trips of each verb, once its queue is known; batches of 100, and of 1,000 for enqueue_many."""
     queue = store.queue("trips")
     commands = store._backend._core.commands  # type: ignore[attr-defined]
     payloads = payloads_of(1000, 128)
@@ -88,12 +88,14 @@ def _round_trips(name: str, store: tenure.Store) -> Iterator[Row]:
 
 
 def _wake_ups(name: str, socket: Path, times: int) -> Iterator[Row]:
-    """From an enqueue by one client to the moment another, who waits, has the job; and to that a server's watch is told."""
+    """Measure the time from an enqueue by one client until a waiting client has the job, and until a server's watch is
+    notified.
+    """
     with (
         tenure.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as here,
         tenure.open(f"redis+unix://{socket}?prefix=wake", sweep=False) as there,
     ):
-        for what, wait in (("a waiting claim", _claimed_after), ("a server's watch", _told_after)):
+        for what, wait in (("a waiting claim", _claimed_after), ("a server's watch", _notified_after)):
             took = sorted(wait(here.queue("bench"), there.queue("bench")) * 1e6 for _ in range(times))
             for share in (0.5, 0.99):
                 figure = percentile(took, share)
@@ -110,22 +112,22 @@ def _claimed_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.01)  # it stands in line by then, or the measure is of a claim that does not have to wait
+    time.sleep(0.01)  # it is waiting by then; otherwise a claim that does not wait would be measured
     began = time.perf_counter()
     adds.enqueue(b"x" * 128)
     waiting.join()
     return got[0] - began
 
 
-def _told_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
-    told = threading.Event()
-    watch = waits._backend.watch((waits.name,), 10_000, told.set)
+def _notified_after(waits: tenure.Queue, adds: tenure.Queue) -> float:
+    notified = threading.Event()
+    watch = waits._backend.watch((waits.name,), 10_000, notified.set)
     try:
-        while told.wait(0.01):
-            told.clear()
+        while notified.wait(0.01):
+            notified.clear()
         began = time.perf_counter()
         adds.enqueue(b"x" * 128)
-        assert told.wait(10)
+        assert notified.wait(10)
         return time.perf_counter() - began
     finally:
         watch.close()
@@ -151,7 +153,7 @@ _LAYOUTS = {
 
 
 def _layouts(name: str, client: Any, times: int) -> Iterator[Row]:
-    """What it costs the server to write 100 jobs of 128 B and their states of 89 B."""
+    """Measure the server's cost of writing 100 jobs of 128 B with states of 89 B."""
     took: dict[str, list[float]] = {}
     for turn in range(times):
         for what, script in _LAYOUTS.items():

@@ -1,4 +1,4 @@
-"""Through a socket: batches by four clients beside other servers, single requests, and 500 claims that wait.
+"""Through a socket: batches by four clients compared with other servers, single requests, and 500 waiting claims.
 
 The store is in another process: its owner (the socket in its folder), or `tenure serve`. Clients are threads here.
 """
@@ -18,11 +18,11 @@ import tenure
 from bench.lives import Client, Contender, compare
 from bench.ours import _Client
 from bench.peers import BATCHED
-from bench.peers.serving import Missing, Server
+from bench.peers.server_process import Missing, Server
 from bench.rows import Row, Setting, paired_ratio, percentile, spread
 from bench.runner import Run, Section
 
-_OWN = "import tenure, sys, time; s = tenure.open(sys.argv[1], durability=sys.argv[2]); time.sleep(1e6)"
+_OWNER_PROGRAM = "import tenure, sys, time; s = tenure.open(sys.argv[1], durability=sys.argv[2]); time.sleep(1e6)"
 _SERVE = "from tenure.cli.main import main; main()"
 _WAITERS = 500
 
@@ -36,7 +36,7 @@ class Owned:
     def __init__(self, folder: Path, durability: str = "os") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.url = f"rocksdb:{folder / 'data'}"
-        argv = [sys.executable, "-c", _OWN, self.url, durability]
+        argv = [sys.executable, "-c", _OWNER_PROGRAM, self.url, durability]
         self._server = Server(argv, folder, (folder / "data" / "SOCKET").exists)
         self.store = tenure.open(self.url)
 
@@ -97,7 +97,7 @@ def batches(run: Run) -> Iterator[Row]:
 
 
 def singles(run: Run) -> Iterator[Row]:
-    """Enqueues of one job: one after the other by this process, and by four processes at once."""
+    """Measure enqueues of one job: one after the other by this process, and by four processes at once."""
     name, many = "socket-singles", run.pick(2, 4, 4)
     with contextlib.ExitStack() as stack:
         doors = [
@@ -115,7 +115,7 @@ def singles(run: Run) -> Iterator[Row]:
         for turn in range(run.rounds + 1):
             for place, (door, _) in enumerate(doors):
                 found = {1: _enqueue_for(door.store, run.seconds), many: several[place].enqueued(run.seconds)}
-                for clients, rate in found.items() if turn else ():  # the first warms up
+                for clients, rate in found.items() if turn else ():  # the first round warms up
                     rates.setdefault((place, clients), []).append(rate)
     for clients in (1, many):
         for place, (door, durability) in enumerate(doors):
@@ -128,7 +128,7 @@ def singles(run: Run) -> Iterator[Row]:
 
 
 class _Clients:
-    """Processes with the store open, that enqueue when told."""
+    """Processes with the store open that enqueue on request."""
 
     def __init__(self, url: str, count: int) -> None:
         argv = [sys.executable, "-m", "bench.remote", url]
@@ -137,13 +137,13 @@ class _Clients:
         ]
 
     def enqueued(self, seconds: float) -> float:
-        """Requests a second, of all of them."""
+        """Return the requests a second of all of them."""
         for child in self._children:
             assert child.stdin is not None
             child.stdin.write(f"{seconds}\n")
             child.stdin.flush()
-        told = [child.stdout.readline() for child in self._children if child.stdout is not None]
-        return sum(map(float, told))
+        started = [child.stdout.readline() for child in self._children if child.stdout is not None]
+        return sum(map(float, started))
 
     def close(self) -> None:
         for child in self._children:
@@ -166,7 +166,7 @@ def _child(url: str) -> None:
 
 
 def waiters(run: Run) -> Iterator[Row]:
-    """500 claims wait at `tenure serve`: what its process takes, and how soon a job reaches one of them."""
+    """Measure the CPU time of `tenure serve` with 500 waiting claims, and how soon a job reaches one of them."""
     count = run.pick(50, _WAITERS, _WAITERS)
     setting = Setting("os", 1, clients=count)
     served = Served(run.new_folder("served"))

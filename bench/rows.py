@@ -1,6 +1,6 @@
-"""What a benchmark finds: rows that name batch, payload, clients and durability, and say what they are compared with.
+"""The results of a benchmark: rows that name batch, payload, clients and durability, and what they are compared with.
 
-    Setting   under which conditions         Row   one figure, its spread, its ratio to a baseline, its target
+    Setting   the conditions                 Row   one figure, its spread, its ratio to a baseline, its target
 
 A ratio is taken within one run and one setting, never across durabilities.
 """
@@ -15,13 +15,13 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Setting:
-    """The conditions of a measurement; None where one does not apply."""
+    """The conditions of a measurement; None if one does not apply."""
 
     durability: str = "os"
     batch: int | None = 100
     payload: int | None = 128
     clients: int | None = 1
-    kind: str = "client"  # what a client is: client (of a server), thread, process
+    kind: str = "client"  # the kind of client: client (of a server), thread, process
 
     def columns(self) -> tuple[str, str, str, str]:
         plural = "" if self.clients == 1 else "es" if self.kind.endswith("s") else "s"
@@ -36,11 +36,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Target:
-    """What issue 3 asks of a row, and whether it is so."""
+    """A target of issue 3 for a row, and whether it is met."""
 
     text: str
     met: bool
-    #: False: the next mark, good to reach.
+    #: False: the next mark, which would be good to reach.
     must: bool = True
 
     def __str__(self) -> str:
@@ -59,11 +59,11 @@ class Row:
     low: float | None = None
     high: float | None = None
     ratio: float | None = None
-    #: What the ratio is of: "Tenure / this", "to 1 thread".
+    #: What the ratio compares: "Tenure / this", "to 1 thread".
     ratio_of: str = ""
     targets: list[Target] = field(default_factory=list)
     note: str = ""
-    #: Named, though it could not be measured: why, and how to install it.
+    #: Why it could not be measured, and how to install what is missing.
     skipped: str = ""
 
     @property
@@ -81,7 +81,7 @@ def spread(values: list[float]) -> tuple[float, float, float]:
 
 
 def paired_ratio(ours: list[float], theirs: list[float]) -> float:
-    """The median of the ratios round by round: what slowed the machine down in a round slowed both."""
+    """Return the median of the ratios round by round: what slowed the machine down in a round slowed both."""
     return median(a / b for a, b in zip(ours, theirs, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A run: its folder and its size, the sections in order, and what is made of their rows (a table, Markdown, JSON)."""
+"""A run: its folder and size, the sections in order, and the reports of their rows (a table, Markdown, JSON)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HEADINGS = (
 
 @dataclass
 class Run:
-    """What a section needs to know: how much to do, and where."""
+    """How much a section should do, and where."""
 
     size: Size
     folder: Path
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long a round of one contender takes."""
+        """The seconds of one contender's round."""
         return {"quick": 0.02, "usual": 0.3, "full": 0.5}[self.size]
 
     def pick(self, quick: T, usual: T, full: T) -> T:
@@ -82,14 +82,14 @@ class Section:
 
 
 def run_sections(run: Run, sections: Sequence[Section]) -> list[Row]:
-    """Run them in order, each in folders of its own, and show each as soon as it is there."""
+    """Run the sections in order, each in its own folders, and show each as soon as it is complete."""
     rows: list[Row] = []
     for section in sections:
         began = time.monotonic()
         found = list(section.rows(run))
         if run.size == "quick":
             for row in found:
-                row.targets.clear()  # its figures mean nothing
+                row.targets.clear()  # the figures of a quick run mean nothing
         rows += found
         show(run.console, section, found)
         run.say(f"{section.name}: {time.monotonic() - began:.0f} s")
@@ -99,13 +99,13 @@ def run_sections(run: Run, sections: Sequence[Section]) -> list[Row]:
 
 
 def fresh_folder(inside: str | None) -> Path:
-    """A folder for the run, readable by the account a server may have to run as."""
+    """Return a folder for the run, readable by the account that a server may have to run as."""
     made = Path(tempfile.mkdtemp(prefix="tenure-bench-", dir=inside))
     made.chmod(0o755)
     return made
 
 
-# ── what is made of the rows ─────────────────────────────────────────────────────────────────────────────────────────
+# ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def show(console: Console, section: Section, rows: Sequence[Row]) -> None:
-    """The section on a screen: conditions in one column, notes below."""
+    """Print the section: conditions in one column, notes below."""
     made = Table(
         title=f"{section.name}: {section.about}", title_justify="left", title_style="bold", box=SIMPLE_HEAD,
         caption=f"ratio: {section.ratio}", caption_justify="left",
@@ -143,7 +143,7 @@ def show(console: Console, section: Section, rows: Sequence[Row]) -> None:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What the figures depend on."""
+    """Return what the figures depend on."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "size": run.size,
@@ -178,7 +178,7 @@ def write_results(run: Run, sections: Sequence[Section], rows: Sequence[Row], in
 
 
 def publish(text: str) -> None:
-    """Put a run into the document, between its marks, and draw its chart."""
+    """Write a run into the document, between its marks, and draw its chart."""
     document = PERFORMANCE.read_text()
     before, begin, rest = document.partition(_BEGIN)
     _, end, after = rest.partition(_END)
@@ -189,10 +189,10 @@ def publish(text: str) -> None:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    asked = [target for row in rows for target in row.targets if target.must]
-    if not asked:
+    targets = [target for row in rows for target in row.targets if target.must]
+    if not targets:
         return "no targets in these sections"
-    lines = [f"{sum(target.met for target in asked)} of {len(asked)} targets met"]
+    lines = [f"{sum(target.met for target in targets)} of {len(targets)} targets met"]
     for row in rows:
         ratio = "" if row.ratio is None else f", ratio {row.ratio:.2f}"
         lines += [
@@ -205,7 +205,7 @@ def verdict(rows: Sequence[Row]) -> str:
 
 def _console() -> Console:
     found = Console()
-    return found if found.is_terminal else Console(width=130)  # into a file or a pipe: nothing is folded
+    return found if found.is_terminal else Console(width=130)  # into a file or a pipe: do not wrap
 
 
 def _memory() -> str:

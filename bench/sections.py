@@ -13,21 +13,21 @@ from bench import (
     prototype_segments,
     redis,
     remote,
+    spark_history,
     spark_in,
     spark_out,
-    spark_told,
     tasks,
 )
 from bench.bare import Bare
 from bench.lives import Contender, Lived, compare
 from bench.ours import Ours
 from bench.peers import ALL, BATCHED, Opener
-from bench.peers.serving import Missing
+from bench.peers.server_process import Missing
 from bench.rows import Row, Setting, paired_ratio, spread
 from bench.runner import Run, Section
 
 Durability = Literal["os", "disk"]
-#: What is asked of Tenure's ratio to a contender: (section, contender) -> the least, and the next mark.
+#: Targets for Tenure's ratio to a contender: (section, contender) -> the least, and the next mark.
 _LEAST: dict[tuple[str, str], tuple[float, ...]] = {
     ("batches-os", "bare layout"): (0.65,),
     ("batches-os", "Valkey streams"): (2.5,),
@@ -43,7 +43,7 @@ _LEAST: dict[tuple[str, str], tuple[float, ...]] = {
 
 
 def lives(name: str, setting: Setting, peers: dict[str, Opener], *, bare: bool) -> Callable[[Run], Iterator[Row]]:
-    """A section of lives: ours, the bare layout, and these peers, in turn."""
+    """Return a section of lives: Tenure, the bare layout, and these peers, in turn."""
     durability: Durability = "disk" if setting.durability == "disk" else "os"
 
     def rows(run: Run) -> Iterator[Row]:
@@ -60,7 +60,7 @@ def lives(name: str, setting: Setting, peers: dict[str, Opener], *, bare: bool) 
                     add(opener(run.new_folder(peer), durability))
                 except Missing as exc:
                     skipped.append(Row(name, peer, setting, skipped=str(exc)))
-            # Ours last: servers are started before this process has threads.
+            # Tenure last: servers must be started before this process has threads.
             add(Ours(run.new_folder("ours"), durability))
             if bare:
                 add(Bare(run.new_folder("bare"), durability))
@@ -139,5 +139,5 @@ SECTIONS = [
     prototype_segments.SECTION,
     spark_out.SECTION,
     spark_in.SECTION,
-    spark_told.SECTION,
+    spark_history.SECTION,
 ]

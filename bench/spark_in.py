@@ -1,4 +1,6 @@
-"""Spark, inwards: a DataFrame into a queue, as it is written by default, in chunks only and in bulk, beside `enqueue_many` and Parquet."""
+"""Spark writes: a DataFrame into a queue by default, in chunks only and in bulk, compared with `enqueue_many` and
+Parquet.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _OF_PARQUET = 2.0
 
 def rows(run: Run) -> Iterator[Row]:
     count = run.pick(2_000, 1_000_000, 1_000_000)
-    fewer = run.pick(2_000, 300_000, 1_000_000)  # by the slower ways
+    fewer = run.pick(2_000, 300_000, 1_000_000)  # for the slower ways
     if find_spec("pyspark") is None:
         yield Row(NAME, "a DataFrame into a queue", _SETTING, skipped="PySpark is not installed")
         return
@@ -80,7 +82,7 @@ def _row(what: str, rates: list[float], note: str = "") -> Row:
 def _write(df: DataFrame, folder: Path, mode: str, count: int) -> float:
     url = f"rocksdb:{folder}"
     with tenure.open(url, sweep=False) as store:
-        store.queue("emails").pause()  # made beforehand: what is measured is the write
+        store.queue("emails").pause()  # created beforehand: only the write is measured
     began = time.perf_counter()
     df.write.format("tenure").mode("append").option("url", url).option("queue", "emails").option("mode", mode).save()
     seconds = time.perf_counter() - began

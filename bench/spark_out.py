@@ -1,4 +1,6 @@
-"""Spark, outwards: a store's jobs beside the same rows in Parquet, the same through a server, and the journal into bronze."""
+"""Spark reads: a store's jobs compared with the same rows in Parquet, the same through a server, and the journal into
+bronze.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
 NAME = "spark-out"
 _BYTES = 200
 _SETTING = Setting("os", None, _BYTES, 2, "core")
-#: Rounds that count, after those in which Java still compiles what it runs.
+#: Rounds that count, after those in which Java still compiles.
 _ROUNDS, _WARMING = 3, 2
-_SERVED_ROUNDS, _SERVED_WARMING = 2, 1  # it compiled some of it when it wrote the rows as Parquet
+_SERVED_ROUNDS, _SERVED_WARMING = 2, 1  # some was compiled while writing the rows as Parquet
 _READ, _OF_PARQUET, _SERVED = 600_000, 0.6, 150_000
-#: Events a second that `history` writes, and how many times as fast as the stream by which it wrote them before (issue 21).
+#: Events a second that `history` writes, and the least factor over the stream by which it wrote them before (issue 21).
 _BRONZE, _OF_STREAM = 250_000, 3.0
 
 
@@ -52,7 +54,7 @@ def rows(run: Run) -> Iterator[Row]:
         _jobs(spark, served).write.parquet(str(parquet))
         found = _rates({"served": lambda: _jobs(spark, served)}, count, _SERVED_ROUNDS, _SERVED_WARMING)
         bronze = [count / _bronze(spark, served, run.new_folder("bronze"), count) for _ in range(3)][1:]
-    with session(run) as spark:  # the server has gone, and the store is free
+    with session(run) as spark:  # the server has ended, and the store is free
         found |= _rates({"own": lambda: _jobs(spark, url), "parquet": lambda: spark.read.parquet(str(parquet))}, count)
         files = [count / _bronze_files(spark, url, run.new_folder("bronze"), count) for _ in range(_ROUNDS + 1)][1:]
     own, there = found["own"], found["parquet"]
@@ -83,7 +85,7 @@ def _row(what: str, rates: list[float], note: str = "") -> Row:
 def _rates(
     ways: dict[str, Callable[[], DataFrame]], count: int, rounds: int = _ROUNDS, warming: int = _WARMING
 ) -> dict[str, list[float]]:
-    """Rows a second, all columns, from the load to the last row; in turn, after some rounds that do not count."""
+    """Measure rows a second, all columns, from the load to the last row; in turn, after warm-up rounds."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(warming + rounds):
         for name, load in ways.items():
@@ -120,7 +122,7 @@ def _bronze(spark: SparkSession, url: str, folder: Path, count: int) -> float:
 
 
 def _bronze_files(spark: SparkSession, url: str, folder: Path, count: int) -> float:
-    """What a run of `history` does first: plan the journal of a snapshot, and write it, a file a task."""
+    """Do the first part of a `history` run: plan the journal of a snapshot, and write it, a file for each task."""
     from tenure.analysis.root import LocalRoot
     from tenure.bulk import snapshot_locations
     from tenure.bulk.query import Query
@@ -156,7 +158,7 @@ def session(run: Run) -> Iterator[SparkSession]:
 
 @contextmanager
 def _server(url: str) -> Iterator[str]:
-    """The store behind a listener, in a process of its own."""
+    """Serve the store by a listener, in a separate process."""
     child = subprocess.Popen(
         [sys.executable, "-m", "bench.spark_out", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,8 +1,8 @@
 """Tasks that do nothing, end to end: enqueued one by one, then run by one worker with four threads.
 
-A round of a peer stands between two of Tenure's, and is compared with their middle: what slows the machine slows both.
-Outside of a full run peers are given a fifth of the calls: their rate does not depend on it, and the slowest takes minutes.
-The time is that of enqueueing, and from the first call's run to the last one's: a worker's start counts for nobody.
+A round of a peer is between two of Tenure's, and is compared with their mean: what slows the machine slows both.
+Outside of a full run peers get a fifth of the calls: their rate does not depend on it, and the slowest takes minutes.
+The time is that of enqueueing, plus from the first call's run to the last one's: a worker's start does not count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 
-from bench.peers.serving import Missing
+from bench.peers.server_process import Missing
 from bench.peers.tasks import PEERS, STAMPS, TaskPeer, noop
 from bench.rows import Row, Setting, spread
 from bench.runner import Run, Section
@@ -48,7 +48,7 @@ class OurTasks:
 
 
 def measure(peer: TaskPeer, count: int) -> tuple[float, float]:
-    """(calls enqueued a second, calls run a second)."""
+    """Return (calls enqueued a second, calls run a second)."""
     STAMPS.clear()
     began = time.perf_counter()
     peer.enqueue(count)
@@ -68,7 +68,7 @@ def rows(run: Run) -> Iterator[Row]:
             ours_found.append(measure(peer, count))
         finally:
             peer.close()
-        return _whole(ours_found[-1])
+        return _combined_rate(ours_found[-1])
 
     last = ours()
     found: list[Row] = []
@@ -83,16 +83,16 @@ def rows(run: Run) -> Iterator[Row]:
         finally:
             peer.close()
         before, last = last, ours()
-        row = Row(NAME, peer.name, SETTING, _whole(theirs), "tasks/s", note=f"{_parts(theirs)}; {peer.note}")
-        row.ratio, row.ratio_of = mean((before, last)) / _whole(theirs), "Tenure / this"
+        row = Row(NAME, peer.name, SETTING, _combined_rate(theirs), "tasks/s", note=f"{_parts(theirs)}; {peer.note}")
+        row.ratio, row.ratio_of = mean((before, last)) / _combined_rate(theirs), "Tenure / this"
         found.append(row.expect("> 1", row.ratio > 1))
-    middle, low, high = spread([_whole(one) for one in ours_found])
-    best = sorted(ours_found, key=_whole)[len(ours_found) // 2]
+    middle, low, high = spread([_combined_rate(one) for one in ours_found])
+    best = sorted(ours_found, key=_combined_rate)[len(ours_found) // 2]
     yield Row(NAME, OurTasks.name, SETTING, middle, "tasks/s", low, high, note=f"{_parts(best)}; {OurTasks.note}")
     yield from found
 
 
-def _whole(rates: tuple[float, float]) -> float:
+def _combined_rate(rates: tuple[float, float]) -> float:
     return 1 / sum(1 / rate for rate in rates)
 
 

@@ -1,10 +1,10 @@
-"""A crawler with a limit for each host: many hosts at once, each of them at most two pages at a time and ten a second.
+"""A crawler with a limit for each host: many hosts at once, each with at most two pages at a time and ten a second.
 
     python examples/crawler.py                                     crawl two small sites of this program's own
     tenure worker examples/crawler.py --concurrency 50             in production: any number of workers
 
-Each host is a group of the queue. Groups take turns, and each has its limit, kept by the store over all workers. The key
-makes one job of a page, however many pages link to it.
+Each host is a group of the queue. Groups take turns, and each has its limit, which the store applies over all workers.
+The key makes one job of a page, however many pages link to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tenure import App, Backoff, GroupPolicy, Policy
 PER_HOST = GroupPolicy(max_leased=2, rate="10/s")
 app = App(
     os.environ.get("CRAWLER_STORE", "rocksdb:./data"),
-    policies={"pages": Policy(group=PER_HOST, max_attempts=3, backoff=Backoff.fixed(1))},  # given when a worker starts
+    policies={"pages": Policy(group=PER_HOST, max_attempts=3, backoff=Backoff.fixed(1))},  # set when a worker starts
 )
 
 
@@ -34,7 +34,7 @@ def host(url: str) -> str:
 
 @app.task(queue="pages", group=host, timeout=60)
 def fetch(url: str) -> int:
-    """Fetch a page and enqueue what it links to, each page once. Returns how many links it has."""
+    """Fetch a page and enqueue the pages that it links to, each once. Returns how many links it has."""
     with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read().decode()
     links = [urljoin(url, link) for link in re.findall(r'href="([^"]+)"', text)]
@@ -83,7 +83,7 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Quiet."""
+        """Do not log requests."""
 
 
 def main() -> None:

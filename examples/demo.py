@@ -1,7 +1,7 @@
 """`make demo`, or `python examples/demo.py [--keep]`: the queue at work for ten seconds, then its history with Spark.
 
-Everything it prints was measured, or read back from a real store: embedded RocksDB in a temporary folder, with every
-write synced to disk. Each scene is a function. Read them in order: they are also a tour of the API.
+Everything it prints was measured, or read from a real store: embedded RocksDB in a temporary folder, with every write
+synced to disk. Each scene is a function; in order, they are a tour of the API.
 """
 
 from __future__ import annotations
@@ -252,21 +252,21 @@ def pipeline(url: str, folder: Path) -> bool:
     with spark_session.hushed():
         spark = session("tenure demo", master="local[2]", conf={"spark.log.level": "ERROR"})
     try:
-        told = history(spark, url, str(folder / "history"), slo=1)
-        say(f"history: {told.read:,} events read, {told.written:,} rows written in {told.seconds:.1f} s")
-        looked = audit(spark, url)
-        found = "[green]clean[/]" if not looked.rejected else f"[red]{looked.rejected} violations[/]"
-        say(f"audit: {found} ({looked.facts['rules']} laws over {looked.read:,} rows of one snapshot)")
+        updated = history(spark, url, str(folder / "history"), slo=1)
+        say(f"history: {updated.read:,} events read, {updated.written:,} rows written in {updated.seconds:.1f} s")
+        audited = audit(spark, url)
+        found = "[green]clean[/]" if not audited.rejected else f"[red]{audited.rejected} violations[/]"
+        say(f"audit: {found} ({audited.facts['rules']} laws over {audited.read:,} rows of one snapshot)")
         drawn = report(spark, str(folder / "history"), str(REPORT), title="Tenure demo")
         say(f"report: open [cyan]{drawn.facts['path']}[/] in a browser")
     finally:
         with spark_session.hushed():
             spark.stop()
-    return not looked.rejected
+    return not audited.rejected
 
 
 def a_busy_day(store: Store) -> None:
-    """Waves of jobs for two tenants; workers that succeed, fail, give up and vanish."""
+    """Run waves of jobs for two tenants, with workers that succeed, fail, give up and vanish."""
     chance = random.Random(1)
     queues = [store.queue("mail"), store.queue("thumbnails"), store.queue("mail", tenant="acme")]
     for queue in queues:
@@ -305,7 +305,7 @@ def next_steps(url: str, keep: bool, took: float) -> None:
     console.print()
 
 
-# ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def scene(title: str, why: str) -> None:
@@ -346,7 +346,7 @@ def delivery_age(delivery: Delivery) -> float:
 
 
 def _near(program: Path) -> str:
-    """The program as it is typed from here."""
+    """Return the program's path as typed from here."""
     try:
         return str(program.relative_to(Path.cwd()))
     except ValueError:

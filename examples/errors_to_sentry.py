@@ -3,7 +3,7 @@
     python examples/errors_to_sentry.py              print the events that two failing jobs make
     tenure worker examples/errors_to_sentry.py       in production, with your DSN
 
-The transport is a class of this file, so that the example sends nothing.
+The transport is a class in this file, so that the example sends nothing.
 """
 
 from __future__ import annotations

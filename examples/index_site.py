@@ -1,10 +1,10 @@
-"""A data team's flow: crawl → parse (1,000 pages, side by side) → index → report, with workers that are killed on the way.
+"""A flow: crawl → parse (1,000 pages, in parallel) → index → report, with workers that are killed on the way.
 
     python examples/index_site.py                                     1,000 pages, ten kills
     tenure worker examples/index_site.py --pool process               in production: as many as you like, anywhere
 
-The flow is enqueued in one transaction. Each page is parsed by a job of its own, whose result is an argument of `index`; a
-worker that is killed leaves its jobs to the next one. `index` keeps its parts as steps: what it has done is not done again.
+The flow is enqueued in one transaction. Each page is parsed by its own job, whose result is an argument of `index`; the
+jobs of a killed worker go to the next one. `index` stores its parts as steps, which a later delivery does not repeat.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORDS = ("tenure", "lease", "token", "queue", "worker", "crash", "replay", "jour
 
 @app.task
 def crawl(folder: Path, pages: int) -> Path:
-    """Fetch a site: here, pages that are made up, the same for every try."""
+    """Fetch a site: here, generated pages, the same at every attempt."""
     for number in range(pages):
         words = random.Random(number).choices(WORDS, k=50)
         (folder / f"{number}.txt").write_text(" ".join(words))
@@ -47,7 +47,7 @@ def parse(folder: Path, number: int) -> dict[str, int]:
 
 @app.task
 def index(pages: list[dict[str, int]]) -> dict[str, int]:
-    """Add the pages up, in ten steps: a delivery that was cut short goes on behind the last one that is stored."""
+    """Add the pages up in ten steps: a later delivery continues after the last stored one."""
     job = current_job()
     size = max(1, len(pages) // 10)
     added: Counter[str] = Counter()
@@ -75,7 +75,7 @@ def start(folder: Path, pages: int) -> FlowHandle[str]:
 
 
 def finish(handle: FlowHandle[str], store: str, kills: int) -> str:
-    """Run the flow with one worker after another, each of which is killed after a moment, except the last."""
+    """Run the flow with one worker after another; each except the last is killed after a short time."""
     while True:
         worker = subprocess.Popen([sys.executable, __file__, "--work"], env=os.environ | {"SITE_STORE": store})
         try:

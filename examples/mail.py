@@ -1,9 +1,9 @@
-"""A mail sender: retries what may pass, gives up on what will not, and sends each order's mail once.
+"""A mail sender: retries temporary failures, gives up on permanent ones, and sends each order's mail once.
 
-    python examples/mail.py              enqueue three mails, run a worker on them, show what became of them
-    tenure worker examples/mail.py    in production: a worker of its own
+    python examples/mail.py              enqueue three mails, run a worker on them, show the outcomes
+    tenure worker examples/mail.py    in production: a separate worker
 
-The mail server is a class of this file, so that the example needs none: it is busy once, and refuses one address.
+The mail server is a class in this file, so that the example needs none: it is busy once, and refuses one address.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ server = Server()
 
 
 class Outbox:
-    """Which jobs' mails were sent: a handler may run twice, and its mail must not be sent twice."""
+    """Records which jobs' mails were sent: a handler may run twice, and its mail must not be sent twice."""
 
     def __init__(self, path: str) -> None:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -58,10 +58,10 @@ outbox = Outbox(":memory:")
 
 @app.task(queue="mail", max_attempts=5, timeout=30, retry_on=Busy, backoff=Backoff.fixed(0.1))
 def send(to: str, text: str) -> str:
-    """Look whether it was sent, send it, note that it was.
+    """Check whether it was sent, send it, record it.
 
-    A worker that dies between the last two leaves a mail that is sent again with the same message id, by which mail
-    programs show it once.
+    If a worker dies between the last two, the mail is sent again with the same message id, by which mail programs show
+    it once.
     """
     job = current_job()
     if outbox.was_sent(job.id):

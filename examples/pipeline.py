@@ -74,8 +74,8 @@ jobs = spark.read.format("tenure").option("url", url).load()
 jobs.groupBy("state", jobs.headers["plan"].alias("plan")).count().orderBy("state", "plan").show()
 
 # %%
-told = history(spark, url, str(folder / "history"))
-print(f"history: run {told.facts['run']} covers {told.read} events")
+updated = history(spark, url, str(folder / "history"))
+print(f"history: run {updated.facts['run']} covers {updated.read} events")
 causes = Lake(folder / "history").read(spark, "gold/causes")
 assert causes is not None
 run(spark, metrics.merged("causes", ("cause",)), partials=causes).show(truncate=False)
@@ -96,8 +96,8 @@ print(f"replay: {plan.read} would come back, {done.written} did")
 # ## Check, and put away what is over
 
 # %%
-looked = audit(spark, url)
-print(f"audit: {looked.rejected} violations in {looked.read} rows")
+audited = audit(spark, url)
+print(f"audit: {audited.rejected} violations in {audited.read} rows")
 put_away = archive(spark, url, str(folder / "archive"), datetime.now(UTC) + timedelta(minutes=1))
 print(f"archive: {put_away.written} jobs written and verified, {put_away.facts['removed']} removed from the store")
 back = restore(spark, url, str(folder / "archive"), "state = 'dead'")

@@ -1,6 +1,6 @@
-"""A report every weekday at seven, Berlin's time: once, however many workers run, also on the days the clocks change.
+"""A report every weekday at seven, Berlin time: once, however many workers run, also on the days the clocks change.
 
-python examples/report.py                a week of it, by a clock that runs as fast as it can
+python examples/report.py                simulate a week with a fast clock
 tenure worker examples/report.py      in production, as many of them as you like
 """
 
@@ -18,7 +18,7 @@ app = App("rocksdb:./data")
 
 @app.periodic("0 7 * * mon-fri", tz="Europe/Berlin", missed="catch_up", queue="reports")
 def report() -> str:
-    """`tick` is when it was due, not when it ran: a late run reports on the right day."""
+    """Report on yesterday. `tick` is when it was due, not when it ran: a late run reports on the right day."""
     tick = current_job().tick
     assert tick is not None
     return f"report for {tick - timedelta(days=1):%A %d %B}, due {tick:%H:%M %Z}"
@@ -28,7 +28,7 @@ def report() -> str:
 @app.periodic("0 * * * *", args={"kind": "disk"})
 @app.task(queue="reports", ttl=600)
 def check(kind: str) -> str:
-    """With a ttl: a check that nobody started in ten minutes is of no use."""
+    """Run a check. The ttl drops one that was not started within ten minutes."""
     return f"{kind} is fine"
 
 

@@ -1,4 +1,4 @@
-"""Thumbnails in a pool of processes: pictures are computed in parallel, and a broken one takes nobody down.
+"""Thumbnails in a pool of processes: pictures are computed in parallel, and a broken one does not affect others.
 
 python examples/thumbnails.py                                        make some pictures and their thumbnails
 tenure worker examples/thumbnails.py --pool process --recycle 500  in production
@@ -18,7 +18,7 @@ app = App(os.environ.get("THUMBNAILS_STORE", "rocksdb:./data"))
 
 @app.task(queue="thumbnails", max_attempts=2, timeout=60, dead_on=OSError)
 def thumbnail(picture: Path, size: int = 64) -> dict[str, object]:
-    """Write a small copy beside the picture. A file that is no picture is an OSError: trying again would not help."""
+    """Write a small copy beside the picture. A file that is no picture raises OSError: a retry would not help."""
     from PIL import Image
 
     job = current_job()
@@ -26,7 +26,7 @@ def thumbnail(picture: Path, size: int = 64) -> dict[str, object]:
         job.progress(0.3, "resizing")
         image.thumbnail((size, size))
         job.progress(0.9, "writing")
-        # Under the token's name first: a slower run of the same job can never replace a newer one's file half way.
+        # Write under the token's name first: a slower run of the same job must not replace a newer one's file.
         target = picture.with_suffix(".thumb.png")
         part = picture.with_suffix(f".{job.token}.part")
         image.save(part, "PNG")

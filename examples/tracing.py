@@ -1,10 +1,10 @@
-"""OpenTelemetry: one trace from the request that enqueues a task to the handler that runs it, and to what that enqueues.
+"""OpenTelemetry: one trace from the request that enqueues a task to its handler, and to the tasks that this enqueues.
 
     python examples/tracing.py                print the spans of one trace
     tenure worker examples/tracing.py         in production: a worker whose program sets up an exporter as this one does
 
-There is nothing to configure in Tenure. A program that has loaded OpenTelemetry gets a span around each handler, and the
-producer's context travels in the job's headers.
+Tenure needs no configuration for it. A program that has loaded OpenTelemetry gets a span around each handler, and the
+job's headers carry the producer's context.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tenure import App
 
-spans = InMemorySpanExporter()  # your program's OTLP exporter stands here
+spans = InMemorySpanExporter()  # replace it with your program's OTLP exporter
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(spans))
 trace.set_tracer_provider(provider)

@@ -1,4 +1,5 @@
-"""A FastAPI application with mail tasks: a request answers at once, and a second one gives the state of its job.
+"""A FastAPI application with mail tasks: one request enqueues a mail and returns at once, another returns the job's
+state.
 
     uvicorn examples.web:web                  the web application
     tenure worker examples.web:app            and a worker beside it
@@ -30,7 +31,7 @@ class Mail(BaseModel):
 
 @app.task(queue="mail", max_attempts=3)
 def send(mail: Mail) -> str:
-    """Pydantic models are arguments like any other."""
+    """Send a mail. Pydantic models are arguments like any other."""
     if mail.to.endswith("@nowhere.invalid"):
         raise ValueError("550 no such user")
     return f"{mail.subject!r} to {mail.to}"
@@ -38,7 +39,7 @@ def send(mail: Mail) -> str:
 
 @web.post("/mails", status_code=202)
 async def add(mail: Mail) -> dict[str, object]:
-    """The key makes one job of a request that is sent twice."""
+    """Enqueue a mail. The key makes one job of a request that is sent twice."""
     task = send.options(key=f"{mail.to}:{mail.subject}", max_attempts=1)
     handle = await task.aio.delay(mail)
     return {"job": handle.id, "seen_before": handle.duplicate}

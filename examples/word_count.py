@@ -1,4 +1,4 @@
-"""A CPU-bound pipeline with a fan-in: texts are counted in processes, and one last job adds up what they found.
+"""A CPU-bound pipeline with a fan-in: processes count the words of texts, and one last job adds the counts up.
 
     python examples/word_count.py                                     count the words of this project's documents
     tenure worker examples/word_count.py --pool process               in production: one process a core
@@ -29,7 +29,7 @@ def count(text: Path) -> dict[str, int]:
 
 @app.task(queue="totals")
 def total(parts: list[dict[str, int]]) -> list[tuple[str, int]]:
-    """Add up the parts. While one of them is dead it waits: `handle.retry()` goes on from there."""
+    """Add up the parts. If one of them is dead, this waits: `handle.retry()` continues from there."""
     return sum(map(Counter, parts), Counter()).most_common(3)
 
 

@@ -1,9 +1,9 @@
-"""Hatch's build hook: Swagger UI's files, by which `/docs` shows the API, go into the package when it is built.
+"""Hatch's build hook: adds Swagger UI's files, with which `/docs` shows the API, to the package when it is built.
 
     swagger-ui-dist 5.33.1, as npm has it ──▶ drf-spectacular-sidecar, which carries it on PyPI ──▶ FOLDER ──▶ the wheel
 
-They are no part of the repository. Each file has to have the digest below, which is that of the npm package's file.
-`make setup` runs this, too: an editable install is a build.
+They are not in the repository. Each file must have the digest below, which is that of the npm package's file. `make
+setup` runs this, too: an editable install is a build.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FILES = {
 
 
 class ApiViewer(BuildHookInterface):  # type: ignore[type-arg]  # of a builder's settings, which it does not look at
-    """Named in pyproject.toml, `tool.hatch.build.hooks.custom`."""
+    """The build hook, named in pyproject.toml, `tool.hatch.build.hooks.custom`."""
 
     def dependencies(self) -> list[str]:
-        """The carrier, unless the files are there: an sdist has them."""
+        """Return the package with the files, unless they are there already, as in an sdist."""
         return [CARRIER] if missing(Path(self.root)) else []
 
     def initialize(self, version: str, build_data: dict[str, object]) -> None:
@@ -36,12 +36,15 @@ class ApiViewer(BuildHookInterface):  # type: ignore[type-arg]  # of a builder's
 
 
 def missing(root: Path) -> list[str]:
-    """The files that are not there, or are not what they should be."""
+    """Return the files that are missing, or have another digest."""
     return [name for name, digest in FILES.items() if _digest(root / FOLDER / name) != digest]
 
 
 def put_files(root: Path) -> None:
-    """Copy what is missing from the installed carrier. Raises SystemExit if it is not installed, or has other files."""
+    """Copy the missing files from the installed package.
+
+    Raises SystemExit if it is not installed, or has other files.
+    """
     for name in missing(root):
         try:
             source = Path(str(metadata.distribution(CARRIER.partition("==")[0]).locate_file(f"{_INSIDE}/{name}")))

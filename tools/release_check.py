@@ -1,12 +1,12 @@
-"""Build the wheel and the sdist, and use the wheel in a new environment of each Python that is here: `make release-check`.
+"""`make release-check`: build the wheel and the sdist, and use the wheel in a new environment of each installed Python.
 
     pyproject.toml ──▶ dist/*.whl, dist/*.tar.gz ──▶ a wheel from the sdist ──▶ the same files?
          └──▶ for each Python: a new virtual environment, away from the clone ──▶ import, `tenure --version`, one job's life
          └──▶ in the first of them: a user's program by mypy and pyright; the licences and sizes of what was installed
               (dist/tenure-VERSION.cdx.json, a CycloneDX bill of materials; dist/LICENCES.md)
 
-Everything but `dist/` is removed at the end. It needs the package index for the pinned dependencies, and raises SystemExit
-with the reason if a step fails.
+Everything but `dist/` is removed at the end. It needs the package index for the pinned dependencies, and raises
+SystemExit with the reason if a step fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-#: Files that are no Python modules: a build that forgets one works in the clone and fails for users.
+#: Files that are no Python modules: a build that omits one works in the clone and fails for users.
 VIEWER = tuple(
     f"tenure/server/dashboard/viewer/{name}" for name in ("NOTICE", "LICENSE", "swagger-ui-bundle.js", "swagger-ui.css")
 )
@@ -32,7 +32,7 @@ DATA = ("tenure/py.typed", "tenure/server/capnp/tenure.capnp", "tenure/backends/
 
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
 
-#: One job's life on the default engine, as the README has it.
+#: One job's life on the default engine, as in the README.
 LIFE = """
 import tenure
 with tenure.open("rocksdb:./data") as store:
@@ -49,20 +49,22 @@ print(tenure.__version__, tenure.__file__)
 
 
 def build(source: Path, target: Path) -> tuple[Path, Path]:
-    """The wheel and the sdist that a source tree makes. Needs hatchling in this environment."""
+    """Build and return the wheel and the sdist of a source tree. Needs hatchling in this environment."""
     run(sys.executable, "-m", "hatchling", "build", "-d", str(target), where=source)
     (wheel,), (sdist,) = target.glob("*.whl"), target.glob("*.tar.gz")
     return wheel, sdist
 
 
 def contents(wheel: Path) -> list[str]:
-    """The names of a wheel's files, in order."""
+    """Return the names of a wheel's files, in order."""
     with zipfile.ZipFile(wheel) as archive:
         return sorted(archive.namelist())
 
 
 def check_contents(wheel: Path) -> None:
-    """Raise SystemExit if the wheel lacks a file that only users would miss, or has one that is not the package's."""
+    """Raise SystemExit if the wheel lacks a file that only users would miss, or has one that does not belong to the
+    package.
+    """
     names = contents(wheel)
     for wanted in DATA:
         if not any(name.startswith(wanted) for name in names):
@@ -74,14 +76,14 @@ def check_contents(wheel: Path) -> None:
 
 
 def check_changelog() -> None:
-    """Raise SystemExit unless the changelog has a section for the version, or for what is not released yet."""
+    """Raise SystemExit unless the changelog has a section for the version, or for unreleased changes."""
     sections = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
     if not sections or not sections[0].startswith(("## Unreleased", f"## {PROJECT['version']}")):
         raise SystemExit(f"release-check: CHANGELOG.md does not begin with 'Unreleased' or {PROJECT['version']}")
 
 
 def run(*command: str, where: Path) -> str:
-    """Run a command without this clone's settings and paths; return what it printed, or raise SystemExit."""
+    """Run a command without this clone's settings and paths; return its output, or raise SystemExit."""
     surroundings = {
         name: value for name, value in os.environ.items() if name != "PYTHONPATH" and not name.startswith("TENURE_")
     }
@@ -112,21 +114,21 @@ def main() -> None:
 
         for index, python in enumerate(pythons()):
             environment = scratch / f"python-{index}"
-            said = try_wheel(python, wheel, environment)
-            print(f"{wheel.name} works with {said}: import, enqueue, claim, ack and check on rocksdb")
+            version = try_wheel(python, wheel, environment)
+            print(f"{wheel.name} works with {version}: import, enqueue, claim, ack and check on rocksdb")
             if index == 0:
                 check_types(environment)
                 write_bill(environment, dist)
 
 
 def pythons() -> list[str]:
-    """This interpreter, and one of each other supported version that can make environments."""
+    """Return this interpreter, and one of each other supported version that can create environments."""
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     installed = sorted((Path.home() / ".pyenv" / "versions").glob("3.1[1-9]*/bin/python3"))
     for candidate in (*(f"python3.{minor}" for minor in range(11, 15)), *map(str, installed)):
-        asked = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
+        probe = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
         done = subprocess.run(
-            ["sh", "-c", f'exec {candidate} -c "{asked}"'], capture_output=True, text=True, check=False
+            ["sh", "-c", f'exec {candidate} -c "{probe}"'], capture_output=True, text=True, check=False
         )
         version = done.stdout.strip()
         if done.returncode == 0 and version in SUPPORTED:
@@ -135,7 +137,7 @@ def pythons() -> list[str]:
 
 
 def try_wheel(python: str, wheel: Path, environment: Path) -> str:
-    """Install the wheel with the pinned dependencies, and use it. Returns the Python's version."""
+    """Install the wheel with the pinned dependencies, and use it. Return the Python's version."""
     run(python, "-m", "venv", str(environment), where=environment.parent)
     here = environment / "work"
     here.mkdir()
@@ -143,9 +145,9 @@ def try_wheel(python: str, wheel: Path, environment: Path) -> str:
     pip = (inside, "-m", "pip", "--disable-pip-version-check", "install", "-q")
     run(*pip, "--require-hashes", "-r", str(ROOT / "requirements" / "base.txt"), where=here)
     run(*pip, "--no-deps", str(wheel), where=here)
-    said = run(tenure, "--version", where=here)
-    if PROJECT["version"] not in said:
-        raise SystemExit(f"release-check: tenure --version says {said!r}, and pyproject.toml {PROJECT['version']}")
+    printed = run(tenure, "--version", where=here)
+    if PROJECT["version"] not in printed:
+        raise SystemExit(f"release-check: tenure --version says {printed!r}, and pyproject.toml {PROJECT['version']}")
     version, file = run(inside, "-I", "-W", "error", "-c", LIFE, where=here).split()
     if version != PROJECT["version"] or not file.startswith(str(environment)):
         raise SystemExit(f"release-check: imported {version} from {file}")
@@ -155,7 +157,7 @@ def try_wheel(python: str, wheel: Path, environment: Path) -> str:
 
 
 def check_types(environment: Path) -> None:
-    """Have type checkers read a user's program with the installed package: `py.typed` and what it promises."""
+    """Run type checkers on a user's program with the installed package, to verify `py.typed`."""
     program = environment / "work" / "user_program.py"
     program.write_text((ROOT / "tests" / "packaging" / "user_program.py").read_text())
     inside = str(environment / "bin" / "python")
@@ -179,7 +181,7 @@ def check_types(environment: Path) -> None:
 
 
 def write_bill(environment: Path, dist: Path) -> None:
-    """The bill of materials, and the same as a table for people."""
+    """Write the bill of materials, and the same as a table for people."""
     inside = str(environment / "bin" / "python")
     text = run(inside, "-I", str(ROOT / "tools" / "bill_of_materials.py"), where=environment / "work")
     (dist / f"tenure-{PROJECT['version']}.cdx.json").write_text(text + "\n")

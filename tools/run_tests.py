@@ -2,13 +2,16 @@
 
     python tools/run_tests.py [pytest's options]
 
-Some tests watch real processes, sockets and leases, and a machine that stands still for seconds can fail one of them.
-So up to REPEATED failures get a second run, one after another in a process of their own. A test that fails there has
-failed. One that passes is named at the end, with the first run's report above: it is a defect of the test or a race
-in the code, to be found, not to be ignored.
+Some tests observe real processes, sockets and leases, and a machine that stalls for seconds can fail one of them. So up
+to REPEATED failures get a second run, one after another in a separate process. A test that fails there has failed. One
+that passes is named at the end, with the first run's report above: it is a defect of the test or a race in the code, to
+be found, not to be ignored.
 
-Stores are made in memory (/dev/shm) where it has ROOM: half of the time of a small test on a disk is making a store's
-files durable. `make test-crash` runs on the disk.
+Stores are made in memory (/dev/shm) if it has ROOM: half of the time of a small test on a disk is spent making a
+store's files durable. `make test-crash` runs on the disk.
+
+Python writes bytecode, even where PYTHONDONTWRITEBYTECODE is set (many containers set it): without it each of the
+thousand child processes compiles all modules of Tenure again, which doubles the time of its start.
 """
 
 from __future__ import annotations
@@ -22,21 +25,21 @@ from pathlib import Path
 
 import pytest
 
-#: More failures than this have a common cause, and no second run.
+#: More failures than this have a common cause, and get no second run.
 REPEATED = 5
 MEMORY = Path("/dev/shm")
-#: Bytes that have to be free there. The tests need about a gigabyte.
+#: Bytes that must be free there. The tests need about a gigabyte.
 ROOM = 8 << 30
 
 
 class Failures:
-    """A plugin that notes which tests failed, in whichever process."""
+    """A plugin that records which tests failed, in any process."""
 
     def __init__(self) -> None:
         self.tests: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # xdist adds "@" and the group's name to the id of a test that has to share its process with others.
+        # xdist appends "@" and the group's name to the id of a test that must share its process with others.
         test = report.nodeid.rsplit("@", 1)[0] if "@" in report.nodeid.rsplit("]", 1)[-1] else report.nodeid
         if report.failed and test not in self.tests:
             self.tests.append(test)
@@ -56,12 +59,13 @@ def run(options: list[str]) -> int:
 
 
 def main(options: list[str]) -> int:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
         return run(options)
     with tempfile.TemporaryDirectory(prefix="t-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
-        os.chmod(folder, 0o755)  # PostgreSQL runs as a user of its own
+        os.chmod(folder, 0o755)  # PostgreSQL runs as another user
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-        # Not pytest's own folder in it: the path of a Unix socket may not be long.
+        # Not in pytest's own subfolder: the path of a Unix socket must be short.
         return run([f"--basetemp={folder}/b", *options])
 
 

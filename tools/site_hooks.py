@@ -1,6 +1,6 @@
-"""What `make docs` does to the pages: adds the README, the changelog and the examples, and cleans code blocks.
+"""mkdocs hooks for `make docs`: add the README, the changelog and the examples, and clean code blocks.
 
-docs/*.md            as they are, but for links that leave docs/ and the tests' marks behind a block's language
+docs/*.md            unchanged, except links that leave docs/ and the tests' marks after a block's language
 README.md, …         pages of their own
 examples/NAME.py     examples/NAME.md: the program in a block
 """
@@ -14,7 +14,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-#: Files beside docs/, and the pages that they become.
+#: Files outside docs/, and the pages that they become.
 PAGES = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security-policy.md", "CHANGELOG.md": "changelog.md"}  # fmt: skip
 _MARKS = re.compile(r"^(```\w+)[ \t][^\n`]*$", re.MULTILINE)
 #: Files of the clone that are no pages: their names stay, without a link.
@@ -34,18 +34,18 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Take out the marks (`python run`), and lead links to where their pages are."""
+    """Remove the marks (`python run`), and adapt links to the pages' new places."""
     text = _SOURCE.sub(r"\1", _MARKS.sub(r"\1", markdown))
     return _LINK.sub(lambda found: _led(found, page.file.src_uri), text)
 
 
 def _led(found: re.Match[str], page: str) -> str:
-    """The link with a target that is a page of the site, if it has one."""
+    """Return the link with its target adapted, if that is a page of the site."""
     begin, up, target, end = found.groups()
     if ":" in target:
         return found[0]
     depth = page.count("/")
-    outside = page in PAGES.values()  # written for the clone's own folder
+    outside = page in PAGES.values()  # its links are relative to the clone's root
     if outside and target.startswith("docs/"):
         return f"{begin}{target.removeprefix('docs/')}{end}"
     if (outside and not up) or len(up) // 3 == depth + 1:

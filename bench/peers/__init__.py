@@ -21,7 +21,7 @@ from bench.peers import beanstalkd, huey, litequeue, nats, postgres, valkey
 
 Opener = Callable[[Path, str], Contender]
 
-#: Peers whose claims and acks come in batches, and all of them.
+#: Peers with batches for claims and acks, and all peers.
 BATCHED: dict[str, Opener] = {
     "valkey": valkey.Valkey,
     "postgres": postgres.Postgres,

@@ -1,4 +1,4 @@
-"""beanstalkd, its commands of a batch in one write: put, reserve-with-timeout 0 and delete, replies read in order."""
+"""beanstalkd, the commands of a batch in one write: put, reserve-with-timeout 0 and delete; replies in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lives import Client
-from bench.peers.serving import Server, program
+from bench.peers.server_process import Server, program
 
 
 class Beanstalkd:

@@ -1,4 +1,4 @@
-"""Huey on SQLite: a task queue of one process or several. Its storage is called directly, without tasks around it.
+"""Huey on SQLite: a task queue of one process or several. Its storage is called directly, without tasks.
 
 It has no leases: taking a job deletes it, and a worker that dies has lost it. So a life is two commits, not three.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lives import Client
-from bench.peers.serving import module
+from bench.peers.server_process import module
 
 
 class Huey:

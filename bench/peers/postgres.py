@@ -1,7 +1,7 @@
-"""PostgreSQL with `FOR UPDATE SKIP LOCKED`: the queue many build, with its claims and leases as one would.
+"""PostgreSQL with `FOR UPDATE SKIP LOCKED`: the usual queue on a database, with claims and leases.
 
-A life is three statements, each its own transaction: INSERT of the batch by unnest, UPDATE ... RETURNING of the first
-n waiting rows (skipping locked ones), DELETE by ids. Statements are prepared; psycopg 3 in C, over a Unix socket.
+A life is three statements, each its own transaction: INSERT of the batch by unnest, UPDATE ... RETURNING of the first n
+waiting rows (skipping locked ones), DELETE by ids. Statements are prepared; psycopg 3 in C, over a Unix socket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lives import Client
-from bench.peers.serving import Missing, Server, account, module, program
+from bench.peers.server_process import Missing, Server, account, module, program
 
 _INSTALL_SERVER = "apt-get install postgresql (or any PostgreSQL, its bin folder on PATH)"
 _INSTALL_CLIENT = "pip install -r requirements/bench.txt"

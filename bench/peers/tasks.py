@@ -1,11 +1,13 @@
-"""Task queues of other projects, each with its own worker: enqueue n calls of a function that does nothing, and run them.
+"""Task queues of other projects, each with its own worker: enqueue n calls of a function that does nothing, and run
+them.
 
     huey        SQLite, WAL with synchronous normal; its consumer with threads
     rq          Valkey, AOF everysec; SimpleWorker, which does not fork for every job: RQ at its best
     dramatiq    Valkey, likewise; its worker with threads
     celery      Valkey, likewise; its worker with a pool of threads, results ignored
 
-All of them run in this process, so that the function can note when it ran; none has a process to itself that another lacks.
+All run in this process, so that the function can record when it ran, and none has a process of its own that another
+lacks.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.peers.serving import module
+from bench.peers.server_process import module
 from bench.peers.valkey import Valkey
 
 _INSTALL = "pip install -r requirements/bench.txt"
@@ -164,7 +166,7 @@ class CeleryTasks(_OnValkey):
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """A worker that takes signals for itself gives them back."""
+    """Restore the signal handlers that a worker installs for itself."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     logging.getLogger("rq.worker").setLevel(logging.ERROR)
     try:

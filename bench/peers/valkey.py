@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lives import Client
-from bench.peers.serving import Missing, Server, module
+from bench.peers.server_process import Missing, Server, module
 
 _INSTALL = "pip install -r requirements/bench.txt"
 _STREAM, _GROUP = "bench", "workers"

@@ -1,11 +1,11 @@
 """A Django application whose tasks are enqueued with the commit of its own database.
 
     python manage.py                        place two orders, one of which is rolled back, and send the mails
-    python manage.py migrate                in production: makes the outbox's table,
+    python manage.py migrate                in production: creates the outbox's table,
     python manage.py tenure_worker          runs the tasks,
-    tenure outbox run sqlite:shop.db        and makes jobs of committed rows
+    tenure outbox run sqlite:shop.db        and enqueues the committed rows
 
-Needs Django 6, and so Python 3.12.
+Needs Django 6, and therefore Python 3.12.
 """
 
 from __future__ import annotations

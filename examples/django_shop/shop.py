@@ -12,7 +12,10 @@ def confirm(order: int, to: str) -> str:
 
 
 def place(order: int, to: str, *, stock: int) -> TaskResult:
-    """Write the order and its task in one transaction. Raises ValueError, with nothing written, if there is no stock."""
+    """Write the order and its task in one transaction.
+
+    Raises ValueError, with nothing written, if there is no stock.
+    """
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO orders VALUES (%s, %s)", (order, to))

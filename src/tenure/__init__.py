@@ -126,7 +126,7 @@ __all__ = [
     "open",
 ]
 
-#: Loaded when they are first asked for: a program that only enqueues bytes needs none of them.
+#: Imported on first use: a program that only enqueues bytes needs none of them.
 _LAZY = {
     "App": "tenure.worker.app",
     "Dead": "tenure.worker.outcomes",

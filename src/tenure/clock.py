@@ -1,8 +1,8 @@
-"""The only place that reads the time.
+"""The only module that reads the time.
 
-A `Clock` has two faces. `wall_ms` is the calendar, which people set and NTP corrects: it may step either way.
-`steady_ms` only ever moves forward, at the pace of real time, and is shared by the processes of one boot
-(`boot_id`). The queue lives on steady time: `StoreTime` joins the two once, when a store opens.
+A `Clock` has two readings. `wall_ms` is the calendar, which people set and NTP corrects: it may step either way.
+`steady_ms` only moves forward, at the pace of real time, and is comparable between processes of the same boot
+(`boot_id`). Leases and delays run on steady time: `StoreTime` maps it to the calendar once, when a store opens.
 """
 
 from __future__ import annotations
@@ -12,31 +12,34 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-#: CLOCK_BOOTTIME counts a suspended laptop's sleep as time that passed; elsewhere the monotonic clock has to do.
+#: CLOCK_BOOTTIME includes the time a laptop was suspended. Platforms without it use the monotonic clock.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Signal(Protocol):
-    """What a waiter listens to: a `threading.Event`, or anything shaped like one."""
+    """The part of `threading.Event` that `Clock.wait` needs."""
 
     def is_set(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 by the calendar; may step."""
+        """Return calendar milliseconds since 1970. They may step."""
 
     def steady_ms(self) -> int:
-        """Milliseconds that only move forward, at the pace of real time, the same for all processes of a boot."""
+        """Return milliseconds that only move forward, at the pace of real time, equal for all processes of a boot."""
 
     def boot_id(self) -> str:
-        """Names the period for which `steady_ms` of different processes can be compared."""
+        """Return the id of the boot. `steady_ms` values are comparable only under equal boot ids."""
 
     def wait(self, signal: Signal, seconds: float, poll: float | None = None) -> bool:
-        """Sleep until the signal is set (True), `seconds` have passed by this clock, or `poll` real seconds have."""
+        """Sleep until the signal is set, `seconds` have passed by this clock, or `poll` real seconds have passed.
+
+        Return whether the signal is set.
+        """
 
 
 class SystemClock:
@@ -52,14 +55,14 @@ class SystemClock:
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
-            return ""  # unknown: never equal to a stored one, so each open takes the calendar anew
+            return ""  # unknown: never equal to a stored id, so each open reads the calendar again
 
     def wait(self, signal: Signal, seconds: float, poll: float | None = None) -> bool:
         return signal.wait(min(seconds, poll) if poll is not None else min(seconds, threading.TIMEOUT_MAX))
 
 
 class ManualClock:
-    """A clock for tests: it moves only when told to, and wakes those who sleep by it."""
+    """A clock for tests. It moves only by `advance`, `step` and `reboot`, which wake sleepers in `wait`."""
 
     def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
         self._wall = start_ms
@@ -75,7 +78,7 @@ class ManualClock:
         return self._steady
 
     def unset_ms(self) -> int:
-        """The calendar as it would be had nobody set it: what another machine's clock shows."""
+        """Return the calendar without the effect of `step`: what another machine's clock shows."""
         return self._unset
 
     def boot_id(self) -> str:
@@ -96,7 +99,7 @@ class ManualClock:
             self._moved.notify_all()
 
     def reboot(self) -> None:
-        """A new boot: steady time starts again from near zero."""
+        """Start a new boot: steady time begins near zero again."""
         with self._moved:
             self._steady = 5_000
             self._boot += "'"
@@ -109,6 +112,6 @@ class ManualClock:
             while not signal.is_set() and self._steady < until:
                 if give_up is not None and time.monotonic() >= give_up:
                     break
-                # The signal does not know this condition, so it is looked at often: this clock is for tests.
+                # Setting the signal does not notify this condition, so poll it. The cost is acceptable in tests.
                 self._moved.wait(0.001)
         return signal.is_set()

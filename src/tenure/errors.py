@@ -1,22 +1,22 @@
 """Every error Tenure raises, in one tree.
 
     TenureError
-    ├── InvalidArgument         a value no store would take; nothing was written       (also a ValueError)
+    ├── InvalidArgument         a value is outside what the store accepts              (also a ValueError)
     ├── SettingsError           an unknown or malformed setting, named                 (also a ValueError)
     ├── LeaseLost               the delivery no longer holds its job
-    │   └── AlreadySettled      … because this very delivery settled it before
-    ├── KeyConflict             an idempotency key was seen with another payload
+    │   └── AlreadySettled      … because this delivery has already settled it
+    ├── KeyConflict             an idempotency key is held by a job with another payload
     ├── QueueFull               the queue's max_waiting is reached
     ├── QueueNotEmpty           a queue cannot be deleted: it has jobs
-    ├── QuotaExceeded           the tenant has as much waiting as it may
-    ├── RateLimited             the tenant is faster than it may be
+    ├── QuotaExceeded           the tenant's waiting jobs or bytes have reached its quota
+    ├── RateLimited             the tenant exceeds the rate of its quota
     ├── TooLarge                a payload, result or batch over its limit
     ├── WaitTimeout             wait_for ran out of time                               (also a TimeoutError)
-    ├── JournalTrimmed          the events asked for are no longer kept
+    ├── JournalTrimmed          the requested events have been trimmed
     ├── SnapshotExpired         a named snapshot was not used for its time to live, or dropped
-    ├── Unauthenticated         a server does not know the caller: no token, or one it does not take
-    ├── Forbidden               a server knows the caller, and the token does not allow this
-    ├── TaskFailed              the result asked for will not come: the job is dead, or was removed
+    ├── Unauthenticated         a server did not accept the caller: no token, or an invalid one
+    ├── Forbidden               the caller's token does not allow this
+    ├── TaskFailed              the result will never arrive: the job is dead, or was removed
     ├── NotFound                there is nothing at that address
     ├── StoreError              the store itself
     │   ├── OpenError           it could not be opened, and nothing on disk was changed
@@ -43,12 +43,12 @@ class TenureError(Exception):
 
     #: A stable name for programs (the server's problem details, the command line's exit code).
     code = "error"
-    #: Seconds after which it is worth trying again; None: nobody knows, or it is not.
+    #: Seconds after which a retry may succeed. None: unknown, or a retry cannot succeed.
     retry_after: float | None = None
 
 
 class InvalidArgument(TenureError, ValueError):
-    """A value no store would take. Nothing was written: correct the call."""
+    """A value is outside what the store accepts. Nothing was written: correct the call."""
 
     code = "invalid_argument"
 
@@ -60,9 +60,9 @@ class SettingsError(TenureError, ValueError):
 
 
 class LeaseLost(TenureError):
-    """The delivery no longer holds its job: it expired, was cancelled, or another worker has it.
+    """The delivery no longer holds its job: the lease expired, the job was cancelled, or another worker has claimed it.
 
-    Stop working on the job and do not settle it again. Effects elsewhere should be fenced by `token`.
+    Stop working on the job and do not settle it again. Use `token` to fence writes to other systems.
     """
 
     code = "lease_lost"
@@ -77,7 +77,7 @@ class LeaseLost(TenureError):
 
 
 class AlreadySettled(LeaseLost):
-    """This very delivery settled its job before. Nothing to do: the first call took effect."""
+    """This delivery has already settled its job. Nothing to do: the first call took effect."""
 
     code = "already_settled"
 
@@ -86,10 +86,10 @@ class AlreadySettled(LeaseLost):
 
 
 class KeyConflict(TenureError):
-    """An idempotency key was seen with another payload. Nothing of the call was written.
+    """An idempotency key is held by a job with another payload. Nothing of the call was written.
 
-    `index` is the job's place in the call, `existing` the id of the job that holds the key. `conflicts` lists (index,
-    existing) of every job of the call whose key is held that way, the first one included.
+    `index` is the position of the rejected job in the call, `existing` the id of the job that holds the key.
+    `conflicts` lists (index, existing) for every conflicting job of the call, including this one.
     """
 
     code = "key_conflict"
@@ -98,19 +98,20 @@ class KeyConflict(TenureError):
         self.index = index
         self.key = key
         self.existing = existing
-        #: One line a conflict, "index existing": facts of errors travel as text and numbers.
+        #: One "index existing" line for each conflict: the protocol sends an error's attributes as text and numbers
+        #: only.
         self.listed: str | None = "\n".join([f"{at} {job}" for at, job in conflicts or [(index, existing)]])
         super().__init__(f"job {index} of the call: key {key!r} belongs to job {existing}, which has another payload")
 
     @property
     def conflicts(self) -> list[tuple[int, str]]:
-        if not self.listed:  # told by an older server
+        if not self.listed:  # an older server does not send it
             return [(self.index, self.existing)]
         pairs = [line.split(" ", 1) for line in self.listed.split("\n")]
         return [(int(index), existing) for index, existing in pairs]
 
     def at(self, indexes: Sequence[int]) -> KeyConflict:
-        """The same conflict for a caller whose i-th job stands at `indexes[i]`."""
+        """Return the same conflict with positions translated: the caller's i-th job has index `indexes[i]`."""
         conflicts = [(indexes[index], existing) for index, existing in self.conflicts]
         return KeyConflict(indexes[self.index], self.key, self.existing, conflicts)
 
@@ -124,11 +125,14 @@ class QueueFull(TenureError):
         self.queue = queue
         self.waiting = waiting
         self.limit = limit
-        super().__init__(f"queue {queue!r} has {waiting} waiting jobs and takes {limit}")
+        super().__init__(f"queue {queue!r} is full: it has {waiting} waiting jobs, and its limit is {limit}")
 
 
 class QueueNotEmpty(TenureError):
-    """A queue has jobs, and is not deleted. Settle those that are held; drop the others with `force`, or replay or purge them."""
+    """The queue still has jobs, so it was not deleted.
+
+    Settle the leased jobs. Replay or purge the others, or drop them with `force`.
+    """
 
     code = "queue_not_empty"
 
@@ -137,16 +141,19 @@ class QueueNotEmpty(TenureError):
         self.leased = leased
         self.waiting = waiting
         self.dead = dead
-        told = {"held": leased, "waiting": waiting, "dead": dead, "done": done}
-        counts = ", ".join(f"{count} {what}" for what, count in told.items() if count)
+        by_state = {"held": leased, "waiting": waiting, "dead": dead, "done": done}
+        counts = ", ".join(f"{count} {what}" for what, count in by_state.items() if count)
         super().__init__(f"queue {queue!r} is not deleted: it has jobs ({counts})")
 
 
 class QuotaExceeded(TenureError):
-    """The tenant has as much waiting as its quota lets it. Nothing was written: try again once some of it is done."""
+    """The tenant's waiting jobs or bytes have reached its quota.
+
+    Nothing was written: try again once some jobs are done.
+    """
 
     code = "quota_exceeded"
-    #: Seconds after which to try again: nobody knows when there is room, and a second is soon enough.
+    #: A guess: when room becomes free is unknown.
     retry_after = 1.0
 
     def __init__(self, tenant: str, what: str, used: int, limit: int) -> None:
@@ -158,7 +165,10 @@ class QuotaExceeded(TenureError):
 
 
 class RateLimited(TenureError):
-    """The tenant is faster than its quota lets it. Nothing was written: try again, as a new request, in `retry_after` seconds."""
+    """The tenant exceeds the request rate of its quota. Nothing was written.
+
+    Try again, as a new request, after `retry_after` seconds.
+    """
 
     code = "rate_limited"
 
@@ -171,7 +181,10 @@ class RateLimited(TenureError):
 
 
 class TooLarge(TenureError):
-    """Something is over its size limit. Nothing was written: keep large data elsewhere and enqueue a reference."""
+    """A payload, result or batch exceeds its size limit.
+
+    Nothing was written: keep large data elsewhere and enqueue a reference to it.
+    """
 
     code = "too_large"
 
@@ -179,11 +192,11 @@ class TooLarge(TenureError):
         self.what = what
         self.size = size
         self.limit = limit
-        super().__init__(f"{what} is {size:,} bytes, and at most {limit:,} are taken")
+        super().__init__(f"{what} is {size:,} bytes, over the limit of {limit:,}")
 
 
 class WaitTimeout(TenureError, TimeoutError):
-    """`wait_for` ran out of time. The job is still on its way: wait again, or look with `get`."""
+    """`wait_for` ran out of time. The job has not ended: wait again, or read its state with `get`."""
 
     code = "wait_timeout"
 
@@ -194,29 +207,38 @@ class WaitTimeout(TenureError, TimeoutError):
 
 
 class JournalTrimmed(TenureError):
-    """The events asked for are no longer kept. Start again from `oldest`, after reading the tables' state."""
+    """The requested events have been trimmed from the journal.
+
+    Read the current state, then continue from the cursor `oldest`.
+    """
 
     code = "journal_trimmed"
 
     def __init__(self, oldest: str) -> None:
         self.oldest = oldest
-        super().__init__(f"the journal is kept from cursor {oldest!r} on; what was before it has been trimmed")
+        super().__init__(f"the journal begins at cursor {oldest!r}: earlier events have been trimmed")
 
 
 class Unauthenticated(TenureError):
-    """A server did not take the token, or there was none. Get a new one (`tenure token` makes them for development)."""
+    """The request had no token, or the server rejected it.
+
+    Get a new token (`tenure token` makes them for development).
+    """
 
     code = "unauthenticated"
 
 
 class Forbidden(TenureError):
-    """The token is good and does not allow this. Nothing was done: ask for a token with the scope the message names."""
+    """The token is valid but lacks the scope that the message names.
+
+    Nothing was done: ask for a token with that scope.
+    """
 
     code = "forbidden"
 
 
 class SnapshotExpired(TenureError):
-    """A named snapshot is no longer kept. Take a new one, with a longer time to live, and read again from it."""
+    """A named snapshot has expired or was dropped. Take a new one with a longer `ttl`, and read from it."""
 
     code = "snapshot_expired"
 
@@ -226,10 +248,10 @@ class SnapshotExpired(TenureError):
 
 
 class TaskFailed(TenureError):
-    """A task's result will not come: its job is dead (`reason` failed or max_attempts, `error` the last one), removed or unknown.
+    """The result of a task will never arrive.
 
-    A dead job can be replayed once its cause is mended; a removed one is gone; an unknown one may be in a queue that was not
-    looked at.
+    `reason` says why: the job is dead (`failed` or `max_attempts`; `error` is its last error), `removed`, or `unknown`.
+    Replay a dead job once its cause is fixed. An unknown job may be in a queue that was not searched.
     """
 
     code = "task_failed"
@@ -248,13 +270,13 @@ class TaskFailed(TenureError):
 
 
 class NotFound(TenureError):
-    """There is nothing at that address, or nothing the caller may know of."""
+    """Nothing exists at that address, or the caller may not see it."""
 
     code = "not_found"
 
 
 class StoreError(TenureError):
-    """Something is wrong with the store, not with the call."""
+    """The store failed, not the call."""
 
     code = "store"
 
@@ -266,13 +288,13 @@ class OpenError(StoreError):
 
 
 class UnknownEngine(OpenError):
-    """No engine goes by that name."""
+    """No storage engine has that name."""
 
     code = "unknown_engine"
 
 
 class StoreLocked(OpenError):
-    """Another process owns the store. `owner` says who; stop it, or use the store through it."""
+    """Another process owns the store. `owner` names that process: stop it, or use the store through it."""
 
     code = "store_locked"
 
@@ -283,43 +305,51 @@ class StoreLocked(OpenError):
 
 
 class FormatError(OpenError):
-    """The folder holds another format: a newer Tenure's, an older one's (`tenure upgrade`), or not a store."""
+    """The folder is in another format: written by a newer Tenure, by an older one (run `tenure upgrade`), or not a
+    store.
+    """
 
     code = "format"
 
 
 class StoreClosed(StoreError):
-    """The store was closed, or this process is a fork of the one that opened it. Open it anew."""
+    """The store was closed, or this process is a fork of the one that opened it. Open the store again."""
 
     code = "store_closed"
 
 
 class Unavailable(StoreError):
-    """The store cannot go on (disk full, failed sync, lost connection). Mend the cause, then open it again."""
+    """The store can no longer serve (disk full, failed sync, lost connection).
+
+    Fix the cause, then open the store again.
+    """
 
     code = "unavailable"
 
 
 class Corrupt(StoreError):
-    """Stored bytes are damaged. `job_id` names the job where one is known. Run `check`, or restore a snapshot."""
+    """Stored bytes are damaged. `job_id` names the job if it is known. Run `check`, or restore a snapshot."""
 
     code = "corrupt"
 
     def __init__(self, detail: str, job_id: str | None = None, key: bytes | None = None) -> None:
         self.job_id = job_id
         self.detail = detail
-        #: The stored key, where an engine could tell: a scan may go on behind it.
+        #: The damaged row's key, if the engine knows it: a scan can continue after it.
         self.key = key
         super().__init__(detail if job_id is None else f"job {job_id}: {detail}")
 
 
 class Conflict(TenureError):
-    """Raised by engines only: the transaction met another's write and must run again."""
+    """Raised by engines only: the transaction conflicts with another write and must run again."""
 
     code = "conflict"
 
 
 class CommitUnknown(TenureError):
-    """Raised by engines only: the connection was lost while committing. Find out by the ids chosen before."""
+    """Raised by engines only: the connection was lost during a commit, which may have succeeded.
+
+    The caller finds out by looking for the ids that it chose before the commit.
+    """
 
     code = "commit_unknown"

@@ -1,4 +1,4 @@
-"""Packages that only a part of Tenure needs (the extras of pyproject.toml), and the error for one that is missing."""
+"""Optional packages (the extras of pyproject.toml), and the error when one is missing."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from tenure.errors import SettingsError
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra to the Tenure that is installed, whether from a clone or from a wheel.
+    """Return the command that adds an extra to the installed Tenure, from a clone or from a wheel.
 
-    pip finds the requirement `tenure` met by what is installed, and fetches the extra's packages only. With `-U` it
-    would look for a newer Tenure on the index.
+    The installed Tenure satisfies the requirement `tenure`, so pip fetches only the extra's packages. The command has
+    no `-U`, which would look for a newer Tenure on the index.
     """
     return f"pip install 'tenure[{extra}]'"
 
 
 def missing(what: str, package: str, extra: str) -> str:
-    """The sentence for a part of Tenure (`what`) that cannot work because a package of its extra is not installed."""
+    """Return the error message for a feature (`what`) that needs a package which is not installed."""
     return f"{what}: the package {package} is not installed. Install it with: {install_command(extra)}"
 
 
 @contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
-    """Import packages of an extra inside this block. Raises SettingsError, which says what to install."""
+    """Translate an ImportError of this block into a SettingsError that says what to install."""
     try:
         yield
     except ModuleNotFoundError as exc:

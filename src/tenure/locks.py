@@ -1,8 +1,8 @@
-"""Methods that run under their object's lock, which no exception can leave locked.
+"""`under_lock`: run a method while its object's lock is held, so that no exception leaves the lock locked.
 
-A signal handler's exception is harmless to `with lock:` on several lines: the interpreter runs handlers only where the
-statement covers the lock. A tracing function may raise at each new line, and the interpreter counts the release at the
-end of such a statement as a line of its own: the lock would stay locked. On one line there is no such moment.
+A multi-line `with lock:` is safe against exceptions from signal handlers, but not against those from tracing functions:
+a tracing function may raise at every new line, and the interpreter counts the release at the end of the statement as a
+line of its own. Written on one line, the statement has no such point.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ L = TypeVar("L", bound=Locked)
 
 
 def under_lock(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
-    """The method, run while `self._lock` is held."""
+    """Return the method, wrapped to hold `self._lock` while it runs."""
 
     @wraps(method)
     def locked(self: L, /, *args: P.args, **options: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""The server's settings; `settings.py` reads them.
+"""The server's settings, which `settings.py` reads.
 
 A `Secret` never shows its text: not in a repr, a log line, an error or a traceback.
 """
@@ -17,7 +17,7 @@ Number = Annotated[int, Meta(ge=1, le=1_000_000, extra={"number": True})]
 
 
 class Secret:
-    """Text that must not be shown. Empty: no secret is set."""
+    """Text that must not be shown. Falsy if no secret is set."""
 
     __slots__ = ("_text",)
 
@@ -41,63 +41,66 @@ class Secret:
 
 
 class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How callers are known. At most one of `secret`, `secret_file`, `key_file` and `jwks_url`; none: loopback only."""
+    """Authentication of callers. Set at most one of `secret`, `secret_file`, `key_file` and `jwks_url`.
 
-    #: HS256, at least 32 bytes. Several, one a line: the first signs, all verify.
+    With none of them, the server listens on this host only.
+    """
+
+    #: Secrets for HS256, at least 32 bytes each, one per line: the first signs, all verify.
     secret: Secret = Secret()
-    #: The same, from a file.
+    #: A file that holds such secrets.
     secret_file: Text | None = None
-    #: Public keys in PEM: RSA is RS256, Ed25519 is EdDSA.
+    #: Public keys in PEM: an RSA key verifies RS256, an Ed25519 key EdDSA.
     key_file: Text | None = None
-    #: An identity provider's keys, by https.
+    #: The https URL of an identity provider's key set.
     jwks_url: Text | None = None
-    #: When to look whether that set has changed.
+    #: Seconds until the server fetches the key set again.
     jwks_max_age: Seconds = 300.0
-    #: How long a key that is no longer in the set stays trusted.
+    #: Seconds for which a key stays trusted after it left the key set.
     jwks_overlap: Seconds = 600.0
-    #: Between two fetches, however many tokens name a key that is not known.
+    #: The least seconds between two fetches, even if tokens name unknown keys.
     jwks_min_interval: Seconds = 30.0
     issuer: Text = "tenure"
     audience: Text = "tenure"
-    #: The claim that names the tenant.
+    #: The token's claim that names the tenant.
     tenant_claim: Text = "tenant"
-    #: By how much clocks may differ.
+    #: Seconds by which clocks may differ.
     leeway: Leeway = 5.0
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one request may ask for. Past it: a problem of its own, and nothing is done."""
+    """Limits for one request. A request beyond one of them is refused and changes nothing."""
 
-    #: A request's body, as it is sent.
+    #: Bytes of a request's body, as sent.
     body: Size = 64 * 1024**2
-    #: The same where it is compressed, once it is opened.
+    #: Bytes of a compressed body after decompression.
     inflated: Size = 64 * 1024**2
-    #: Its line and headers.
+    #: Bytes of the request line and headers.
     head: Size = 32 * 1024
-    #: Jobs enqueued, receipts settled or ids named by one request.
+    #: Jobs to enqueue, receipts to settle or ids in one request.
     batch: Number = 10_000
-    #: Jobs of one claim.
+    #: Jobs in one claim.
     claim: Number = 10_000
-    #: The longest lease.
+    #: The longest lease, in seconds.
     lease: Seconds = 86_400.0
-    #: The longest wait; a caller that asks for more is answered then, and may ask again.
+    #: The longest wait, in seconds. A caller that asks for more is answered then, and may ask again.
     wait: Seconds = 60.0
-    #: Payloads of one claim: the rest is left for the next.
+    #: Bytes of payloads in one claim; further jobs are left for the next claim.
     answer: Size = 32 * 1024**2
-    #: Bodies of all requests that are being read or carried out.
+    #: Bytes of the bodies of all requests being read or carried out.
     bodies: Size = 512 * 1024**2
-    #: Free space of the store's disk that is kept for the store's own work; at most a twentieth of the disk.
+    #: Free disk space reserved for the store's own work; at most a twentieth of the disk.
     free: Size = 256 * 1024**2
-    #: Seconds in which a connection must send a request's head, and may stand still in a body or an answer.
+    #: Seconds for a connection to send a request's head, and the longest pause within a body or an answer.
     idle: Seconds = 30.0
-    #: Connections at once; 0, and at most: three quarters of the process's limit of handles.
+    #: Connections at once. 0, and the upper bound: three quarters of the process's file descriptor limit.
     connections: Annotated[int, Meta(ge=0, le=1_000_000, extra={"number": True})] = 0
 
 
 class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    #: A certificate with its chain, in PEM; `key` goes with it.
+    #: The certificate with its chain, in PEM. Requires `key`.
     cert: Text | None = None
-    #: Its private key, in PEM.
+    #: The certificate's private key, in PEM.
     key: Text | None = None
 
 
@@ -105,9 +108,9 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     auth: Auth = Auth()
     limits: Limits = Limits()
     tls: Tls = Tls()
-    #: A line of log for every request, which says who asked for what and how it ended.
+    #: Log one line for every request: caller, operation and outcome.
     log_requests: bool = True
-    #: Show /metrics to everyone, not only to operators.
+    #: Serve /metrics without authentication, not only to operators.
     open_metrics: bool = False
-    #: Where else to serve /metrics, to everyone who gets there: HOST:PORT.
+    #: A second address that serves /metrics without authentication: HOST:PORT.
     metrics_bind: Text | None = None

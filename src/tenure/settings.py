@@ -2,13 +2,13 @@
 
     constructor  >  environment (TENURE_STORAGE_ENGINE, …)  >  tenure.toml  >  the defaults below
 
-A setting has a dotted name (`storage.rocksdb.mode`). In TOML that is a table and a key; in the environment it is `TENURE_`
-and the name in capitals with underscores. An unknown name or a wrong value is a SettingsError, which names the setting, its
-source, and the nearest known name.
+A setting has a dotted name (`storage.rocksdb.mode`). In TOML that is a table and a key; in the environment it is
+`TENURE_` and the name in capitals with underscores. An unknown name or an invalid value raises SettingsError, which
+names the setting, its source, and the nearest known name.
 
-A token belongs to a server: `_bind_token` refuses to send one to a server that another source chose.
+A token belongs to a server: `_bind_token` refuses to send it to a server that another source chose.
 
-docs/settings.md lists them all.
+docs/settings.md lists all settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tenure.server_settings import Secret, Server
 
 EngineName = Literal["rocksdb", "lmdb", "memory", "redis", "foundationdb", "http"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
-#: The durability of each engine when the caller does not ask for one.
+#: The durability of each engine if the caller does not choose one.
 _DEFAULT_DURABILITY: dict[str, Literal["disk", "os", "memory"]] = {
     "rocksdb": "disk",
     "lmdb": "disk",
@@ -41,7 +41,7 @@ _DEFAULT_DURABILITY: dict[str, Literal["disk", "os", "memory"]] = {
 
 PREFIX = "TENURE_"
 CONFIG = "TENURE_CONFIG"
-#: Names the cluster that the tests of the FoundationDB engine run on: no setting.
+#: Not a setting: the cluster file for the tests of the FoundationDB engine.
 TEST_CLUSTER = "TENURE_FDB_CLUSTER_FILE"
 DEFAULT_FILE = "tenure.toml"
 
@@ -49,7 +49,7 @@ Size = Annotated[int, Meta(ge=64 * 1024, le=2**46, extra={"size": True})]
 """Bytes: a whole number, or a number with a unit ("64MB"). Units are powers of 1024."""
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400, extra={"seconds": True})]
-#: Seconds, or none.
+#: Seconds; 0 is allowed.
 Grace = Annotated[float, Meta(ge=0, le=86_400, extra={"seconds": True})]
 BloomCapacity = Annotated[int, Meta(ge=0, le=2**30, extra={"number": True})]
 #: An hour to ten years.
@@ -57,7 +57,7 @@ Retention = Annotated[float, Meta(ge=3_600, le=10 * 366 * 86_400, extra={"second
 
 
 class RocksDb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    #: Memory for blocks that were read.
+    #: Bytes of the block cache.
     cache_capacity: Size = 64 * 1024**2
     #: low_space: strong compression and small buffers. high_throughput: light compression and large buffers.
     mode: Literal["low_space", "high_throughput"] = "high_throughput"
@@ -85,13 +85,13 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ca_file: Annotated[str, Meta(min_length=1)] | None = None
     cert_file: Annotated[str, Meta(min_length=1)] | None = None
     key_file: Annotated[str, Meta(min_length=1)] | None = None
-    #: Seconds past its end for which an expired lease is left alone.
+    #: Seconds after its expiry before a lease is taken over.
     grace: Grace = 0.0
     #: Seconds to wait for an answer, and for WAIT.
     timeout: Seconds = 5.0
     #: Seconds for which the client sends a request again before it raises Unavailable.
     patience: Seconds = 15.0
-    #: Bloom filters of this process: keys of large jobs it sent, ids that `get` found gone, ids that `discard` was given.
+    #: This process's Bloom filters: keys of large jobs it sent, ids that `get` found gone, ids given to `discard`.
     bloom_keys: bool = True
     bloom_ghosts: bool = True
     bloom_cleanup: bool = False
@@ -105,9 +105,9 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bloom_rotation: Seconds = 1800.0
 
     def with_options(self, options: Mapping[str, str], url: str) -> Redis:
-        """These settings, changed by the options that a URL has after its `?`. Raises SettingsError."""
+        """Return these settings, changed by the options after a URL's `?`. Raises SettingsError."""
         changes = {
-            name: _checked(f"storage.redis.{name}", _Given(value, f"from the URL {url!r}", text=True))
+            name: _checked(f"storage.redis.{name}", _SettingValue(value, f"from the URL {url!r}", text=True))
             for name, value in options.items()
         }
         return msgspec.structs.replace(self, **changes)
@@ -118,7 +118,7 @@ class FoundationDb(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     #: The store's directory in the cluster, its names separated by `/`.
     directory: Annotated[str, Meta(min_length=1, max_length=200)] = "tenure"
-    #: Seconds past its end for which an expired lease is left alone: more than the hosts' clocks differ.
+    #: Seconds after its expiry before a lease is taken over. Must exceed the difference between the hosts' clocks.
     grace: Grace = 30.0
     #: Versions of the cluster that must pass for each second of a lease before it is taken over.
     lease_versions: Annotated[int, Meta(ge=1_000, le=10_000_000, extra={"number": True})] = 1_000_000
@@ -148,7 +148,7 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(min_length=1)] | None = None
     #: The least that an acknowledged write must survive. None: the engine's default.
     durability: Literal["disk", "os", "memory"] | None = None
-    #: How many rows one claim inspects beyond those it returns: expired leases it takes over, jobs it passes over.
+    #: How many rows one claim inspects beyond those it returns: expired leases it takes over, jobs it skips.
     inspect_limit: Annotated[int, Meta(ge=1, le=100_000, extra={"number": True})] = 200
     #: How long a store in a folder or in memory keeps its journal, in seconds.
     journal_retention: Retention = 7 * 86_400.0
@@ -160,7 +160,7 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def promised(self) -> Literal["disk", "os", "memory"]:
-        """The durability that was asked for, or the engine's default."""
+        """The chosen durability, or the engine's default."""
         return self.durability or _DEFAULT_DURABILITY[self.engine]
 
 
@@ -192,9 +192,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         environ: Mapping[str, str] | None = None,
         overrides: Mapping[str, object] | None = None,
     ) -> Settings:
-        """Collect settings from the call, the environment, the TOML file and the defaults; the first that has one wins.
+        """Collect settings from the call, the environment, the TOML file and the defaults; the first source that has
+        one wins.
 
-        `overrides` come from the call, by dotted name; None means not given. `url` sets engine and path. `environ`
+        `overrides` are the call's settings by dotted name; None means not given. `url` sets engine and path. `environ`
         replaces the process's environment, in tests. Raises SettingsError, UnknownEngine or OpenError.
         """
         environ = os.environ if environ is None else environ
@@ -212,7 +213,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Origin(IntEnum):
-    """Where a setting came from; a greater one wins."""
+    """The source of a setting; a greater one wins."""
 
     FOUND_FILE = 1  # the working directory's tenure.toml, which the caller did not name
     NAMED_FILE = 2
@@ -220,11 +221,11 @@ class _Origin(IntEnum):
     CALL = 4
 
 
-class _Given(NamedTuple):
+class _SettingValue(NamedTuple):
     value: object
-    #: Where it came from, for an error message: "from the environment variable TENURE_LOG_LEVEL", "in tenure.toml".
+    #: The source, for an error message: "from the environment variable TENURE_LOG_LEVEL", "in tenure.toml".
     source: str
-    #: Whether the value is text to be converted, as in the environment.
+    #: Whether the value is text that needs conversion, as in the environment.
     text: bool = False
     origin: _Origin = _Origin.CALL
 
@@ -254,7 +255,7 @@ _TABLES = {name.rsplit(".", depth)[0] for name in SETTINGS for depth in range(1,
 
 
 def variable(name: str) -> str:
-    """The environment's name for a setting."""
+    """Return the name of a setting's environment variable."""
     return PREFIX + name.upper().replace(".", "_")
 
 
@@ -264,23 +265,23 @@ _VARIABLES = {variable(name): name for name in SETTINGS}
 # ── the sources ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _from_call(url: str | None, overrides: Mapping[str, object]) -> dict[str, _Given]:
-    given: dict[str, _Given] = {}
+def _from_call(url: str | None, overrides: Mapping[str, object]) -> dict[str, _SettingValue]:
+    given: dict[str, _SettingValue] = {}
     for name, value in overrides.items():
         if name not in _FIELDS:
             raise SettingsError(f"unknown setting {name!r} (given to the call){_nearest(name, _FIELDS)}")
         if value is not None:
-            given[name] = _Given(value, "given to the call")
+            given[name] = _SettingValue(value, "given to the call")
     if url is not None:
         engine, path = parse_url(url)
         source = f"from the URL {without_password(str(url))!r}"
-        given["storage.engine"] = _Given(engine, source)
-        given["storage.path"] = _Given(path, source)
+        given["storage.engine"] = _SettingValue(engine, source)
+        given["storage.path"] = _SettingValue(path, source)
     return given
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
-    given: dict[str, _Given] = {}
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _SettingValue]:
+    given: dict[str, _SettingValue] = {}
     for key in sorted(environ):
         if not key.startswith(PREFIX) or key in (CONFIG, TEST_CLUSTER):
             continue
@@ -289,17 +290,17 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
             raise SettingsError(f"unknown environment variable {key}{_nearest(key, (*_VARIABLES, CONFIG))}")
         if environ[key]:  # an empty variable is how many tools say "not set"
             source = f"from the environment variable {key}"
-            given[name] = _Given(environ[key], source, text=True, origin=_Origin.ENVIRONMENT)
+            given[name] = _SettingValue(environ[key], source, text=True, origin=_Origin.ENVIRONMENT)
     return given
 
 
-def _from_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> dict[str, _Given]:
+def _from_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> dict[str, _SettingValue]:
     if config is not None:
-        file, asked = Path(config).expanduser(), "config="
+        file, named_by = Path(config).expanduser(), "config="
     elif environ.get(CONFIG):
-        file, asked = Path(environ[CONFIG]).expanduser(), CONFIG
+        file, named_by = Path(environ[CONFIG]).expanduser(), CONFIG
     else:
-        file, asked = Path(DEFAULT_FILE), ""
+        file, named_by = Path(DEFAULT_FILE), ""
         if not file.exists():
             return {}
     import tomllib
@@ -308,12 +309,12 @@ def _from_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]
         text = file.read_bytes().decode()
         tree = tomllib.loads(text)
     except OSError as exc:
-        named = f" (named by {asked})" if asked else ""
+        named = f" (named by {named_by})" if named_by else ""
         raise SettingsError(f"the settings file {file}{named} cannot be read: {exc.strerror or exc}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise SettingsError(f"the settings file {file} is not TOML: {exc}") from exc
-    origin = _Origin.NAMED_FILE if asked else _Origin.FOUND_FILE
-    return {name: _Given(value, f"in {file}", origin=origin) for name, value in _flattened(tree, file)}
+    origin = _Origin.NAMED_FILE if named_by else _Origin.FOUND_FILE
+    return {name: _SettingValue(value, f"in {file}", origin=origin) for name, value in _flattened(tree, file)}
 
 
 def _flattened(tree: Mapping[str, object], file: Path, prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -331,11 +332,11 @@ def _flattened(tree: Mapping[str, object], file: Path, prefix: str = "") -> Iter
             )
 
 
-def _bind_token(given: dict[str, _Given], file: Mapping[str, _Given]) -> None:
-    """Leave one token in `given`, and refuse it where another source chose the server. Raises SettingsError.
+def _bind_token(given: dict[str, _SettingValue], file: Mapping[str, _SettingValue]) -> None:
+    """Keep only the nearest token in `given`, and refuse it if another source chose the server. Raises SettingsError.
 
-    - A tenure.toml that merely lies in the working directory must not choose the server that receives a token of the
-      environment or of the call: whoever can write to that folder would get the token.
+    - A tenure.toml found in the working directory must not choose the server that receives a token from the
+      environment or the call: anyone who can write to that folder would get the token.
     - The token of a settings file that names its server goes to that server only.
     """
     tokens = [name for name in _TOKENS if name in given]
@@ -375,7 +376,7 @@ def _same_server(one: object, other: object) -> bool:
 def _nearest(name: str, known: Iterable[str]) -> str:
     import difflib
 
-    # Compare names without their common prefix: TENURE_ or the table's name would make any two of them look alike.
+    # Compare without the common prefix: TENURE_ or the table's name would make any two names look alike.
     table = PREFIX if name.startswith(PREFIX) else name.rpartition(".")[0] + "."
     beside = {one[len(table) :]: one for one in known if one.startswith(table)}
     if beside:
@@ -388,7 +389,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 # ── the values ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _checked(name: str, given: _Given) -> object:
+def _checked(name: str, given: _SettingValue) -> object:
     value = given.value
     kind = _FIELDS[name].type
     extra = _extra(kind)
@@ -400,7 +401,7 @@ def _checked(name: str, given: _Given) -> object:
         value = value.total_seconds()
     elif "size" in extra and isinstance(value, str):
         value = _bytes_of(value)
-    # Text is converted to a number or a switch only: a path that is called "null" stays a path.
+    # Convert text only to a number or a switch: a path named "null" stays a path.
     lax = given.text and (kind is bool or "seconds" in extra or "number" in extra)
     try:
         return msgspec.convert(value, kind, strict=not lax)
@@ -415,7 +416,7 @@ def _checked(name: str, given: _Given) -> object:
         raise SettingsError(f"{name} = {given.value!r} ({given.source}): {reason}") from None
 
 
-def _secret(name: str, given: _Given) -> Secret:
+def _secret(name: str, given: _SettingValue) -> Secret:
     if isinstance(given.value, Secret):
         return given.value
     if not isinstance(given.value, str):
@@ -427,13 +428,15 @@ _UNITS = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
 def _bytes_of(text: str) -> int | str:
-    """ "64MB", "64 MiB" and "64m" are the same size. Returns text that is no size unchanged: the caller refuses it."""
+    """Return the bytes of "64MB", "64 MiB" or "64m"; text that is no size is returned unchanged, and the caller refuses
+    it.
+    """
     match = re.fullmatch(r"\s*(\d{1,15})\s*(?:([KMGT])(?:i?B)?|B)?\s*", text, re.IGNORECASE)
     return int(match[1]) * _UNITS[(match[2] or "").upper()] if match else text
 
 
 def _extra(kind: Any) -> Mapping[str, object]:
-    """The `extra` of a field's type; of `Annotated[…] | None`, that of its first part."""
+    """Return the `extra` of a field's type; for `Annotated[…] | None`, that of its first part."""
     if not hasattr(kind, "__metadata__"):
         kind = next((part for part in get_args(kind) if hasattr(part, "__metadata__")), kind)
     meta = getattr(kind, "__metadata__", ())
@@ -462,10 +465,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
 
 def without_password(url: str) -> str:
-    """The URL for people, logs and metrics: everything between `://` and the last `@` is hidden, but for the user's name.
+    """Return the URL for people, logs and metrics, with the password hidden.
 
-    A password may itself hold `@`, `/`, `?` or `:`, so nothing up to the last `@` is taken for anything else. A URL that
-    names no host (`redis+unix:///path`) has no login.
+    Everything between `://` and the last `@` is hidden except the user's name, because a password may itself contain
+    `@`, `/`, `?` or `:`. A URL without a host (`redis+unix:///path`) has no login.
     """
     scheme, found, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
@@ -476,7 +479,10 @@ def without_password(url: str) -> str:
 
 
 def parse_url(url: object) -> tuple[str, str | None]:
-    """Engine and path of `rocksdb:./data`, `rocksdb:///var/data`, `lmdb:~/data`, `memory:`."""
+    """Split a store's URL (`rocksdb:./data`, `rocksdb:///var/data`, `lmdb:~/data`, `memory:`) into engine and path.
+
+    Raises UnknownEngine or OpenError.
+    """
     if isinstance(url, os.PathLike):
         url = os.fspath(url)
     if not isinstance(url, str):

@@ -1,19 +1,19 @@
-"""What the façade tells: one measured span a verb, one line of log for what happened.
+"""Metrics and log lines of the API: one timed span for each verb, one log line for each event.
 
-    with span("claim") as span:      tenure_verb_seconds{verb}            how long, as a histogram
-        …                            tenure_errors_total{verb,code}       what it raised, by `errors.*.code`
-        span.jobs(n)                 tenure_jobs_total{verb}              how many jobs it moved
+    with span("claim") as span:      tenure_verb_seconds{verb}            duration, as a histogram
+        …                            tenure_errors_total{verb,code}       exceptions raised, by `errors.*.code`
+        span.jobs(n)                 tenure_jobs_total{verb}              jobs that the verb moved
     telemetry.retried("conflict")    tenure_transaction_retries_total{kind}, tenure_conflicts_total
 
-No metric has a tenant or queue label: users make queues by the thousand, and a series for each verb of each would
-cost a scraper more than it tells; `queue.counts()` answers for a single one.
+No metric has a tenant or queue label: users make thousands of queues, and a series for each verb of each would overload
+a scraper. `queue.counts()` has the numbers of one queue.
 
-A span wraps every verb, so it has to be nearly free. prometheus-client's own Histogram takes 1.4 µs an observation and
-its Counter 0.4, the whole span here about 1.1; the meters are handed to prometheus-client when it collects. Like
-the drivers, prometheus-client and structlog are loaded when they are first needed, which keeps `import tenure` quick.
+A span wraps every verb, so it must be cheap. prometheus-client's Histogram takes 1.4 µs an observation and its Counter
+0.4 µs; a whole span here takes about 1.1 µs. prometheus-client reads the meters when it collects. It and structlog are
+imported when first needed, to keep `import tenure` fast.
 
-Logs go to the standard library's logger "tenure", whose levels and handlers are the application's to choose: job lines
-at DEBUG, the store's life and administration at INFO. Untouched, it shows warnings and nothing else.
+Log lines go to the standard library's logger "tenure"; the application chooses its levels and handlers. Events of jobs
+are logged at DEBUG, opening, closing and administration at INFO. By default only warnings are shown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
     from structlog.stdlib import BoundLogger
 
-#: Seconds, from 10 µs (a memory store's get) to 10 s (a claim that waits), in steps of 1, 2.5 and 5.
+#: Bucket bounds in seconds, from 10 µs (`get` on a memory store) to 10 s (a claim that waits), in steps of 1, 2.5 and
+#: 5.
 BOUNDS = (*(step * 10.0**power for power in range(-5, 1) for step in (1, 2.5, 5)), 10.0)
 
 _clock = SystemClock()
@@ -51,43 +52,45 @@ _standard = logging.getLogger("tenure")
 wanted = _standard.isEnabledFor
 
 
-#: Runs that are noted before they are counted.
-NOTED = 256
+#: Runs recorded before a thread adds them to the counts.
+COUNT_EVERY = 256
 
 
 class Meter:
     """The numbers of one verb.
 
-    No verb waits here: a run is noted in one step, without a lock, and whoever finds many notes counts them, unless
-    another thread does so already. An exception that a tracing function raises can leave the lock locked; then numbers
-    are late, and nothing else happens.
+    A verb never waits here: it appends its run to `pending` without a lock. The thread that finds many pending runs
+    counts them, unless another thread is counting. An exception from a tracing function can leave the lock locked; then
+    the numbers are late, and nothing else fails.
     """
 
-    __slots__ = ("counts", "errors", "jobs", "lock", "noted", "seconds")
+    __slots__ = ("counts", "errors", "jobs", "lock", "pending", "seconds")
 
     def __init__(self) -> None:
         #: Reentrant: a signal handler may run a verb while this thread counts.
         self.lock = threading.RLock()
-        #: (seconds, jobs, error's code) of runs.
-        self.noted: deque[tuple[float, int, str | None]] = deque(maxlen=64 * NOTED)
+        #: (seconds, jobs, error code) of the runs not yet counted.
+        self.pending: deque[tuple[float, int, str | None]] = deque(maxlen=64 * COUNT_EVERY)
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0
         self.jobs = 0
         self.errors: dict[str, int] = {}
 
-    def did(self, began: float, jobs: int, error: str | None = None) -> None:
-        """A run that began then (by `perf_counter`) moved so many jobs; `error` is the code of what ended it."""
-        noted = self.noted
-        noted.append((perf_counter() - began, jobs, error))
-        if len(noted) >= NOTED:
+    def record(self, began: float, jobs: int, error: str | None = None) -> None:
+        """Record a run that began at `began` (by `perf_counter`) and moved `jobs` jobs; `error` is its error code, if
+        it raised.
+        """
+        pending = self.pending
+        pending.append((perf_counter() - began, jobs, error))
+        if len(pending) >= COUNT_EVERY:
             self.count()
 
-    def failed(self, began: float, kind: type[BaseException]) -> None:
-        """A run that began then was ended by this kind of exception."""
-        self.did(began, 0, kind.code if issubclass(kind, TenureError) else "unexpected")
+    def record_failure(self, began: float, kind: type[BaseException]) -> None:
+        """Record a run that began at `began` and raised an exception of this type."""
+        self.record(began, 0, kind.code if issubclass(kind, TenureError) else "unexpected")
 
     def count(self, patience: float = 0) -> None:
-        """Bring the numbers up to date; give up if another thread has the lock for longer than `patience`, seconds."""
+        """Count the pending runs. Give up if another thread holds the lock for longer than `patience` seconds."""
         if not self.lock.acquire(timeout=patience):
             return
         try:
@@ -96,7 +99,7 @@ class Meter:
             self.lock.release()
 
     def _count(self) -> None:
-        counts, take = self.counts, self.noted.popleft
+        counts, take = self.counts, self.pending.popleft
         with contextlib.suppress(IndexError):
             while True:
                 seconds, jobs, error = take()
@@ -108,7 +111,7 @@ class Meter:
 
 
 class Span:
-    """One run of a verb: timed from `with` to its end, counted whether it succeeds or raises."""
+    """One run of a verb, timed from `__enter__` to `__exit__`, and recorded whether it succeeds or raises."""
 
     __slots__ = ("_jobs", "_meter", "_start")
 
@@ -117,7 +120,7 @@ class Span:
         self._jobs = 0
 
     def jobs(self, count: int) -> None:
-        """How many jobs the verb moved."""
+        """Set how many jobs the verb moved."""
         self._jobs = count
 
     def __enter__(self) -> Span:
@@ -128,48 +131,51 @@ class Span:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._meter.did(self._start, self._jobs)
+            self._meter.record(self._start, self._jobs)
         else:
-            self._meter.failed(self._start, kind)
+            self._meter.record_failure(self._start, kind)
 
 
 class _ByVerb(dict[str, Meter]):
-    """A verb's meter, made when it is first asked for."""
+    """Meters by verb, each created on first use."""
 
     def __missing__(self, verb: str) -> Meter:
         return self.setdefault(verb, Meter())
 
 
-class Collected(ABC):
-    """A collector of prometheus-client's: it has `_families`, empty, and fills them in `collect`."""
+class MetricCollector(ABC):
+    """A prometheus-client collector.
+
+    A subclass returns empty metric families from `_families` and fills them in `collect`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._registered = False
 
     def register(self) -> None:
-        """With the registry every exporter serves by default; once."""
+        """Register with prometheus-client's default registry, once."""
         if self._registered:
             return
         from prometheus_client import REGISTRY
 
         with self._lock:
             if not self._registered:
-                REGISTRY.register(self)  # type: ignore[arg-type]  # its kinds have `collect`
+                REGISTRY.register(self)  # type: ignore[arg-type]  # subclasses have `collect`
                 self._registered = True
 
     def describe(self) -> Iterator[Metric]:
-        """The names, asked for at registration."""
+        """Return the empty families, which name the metrics. prometheus-client calls it at registration."""
         return iter(self._families())
 
     @staticmethod
     @abstractmethod
     def _families() -> tuple[Any, ...]:
-        """The families, empty."""
+        """Return empty metric families."""
 
 
-class Meters(Collected):
-    """The meters of this process. All its stores share one (`METERS`)."""
+class Meters(MetricCollector):
+    """The meters of this process, shared by all its stores (`METERS`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +203,7 @@ class Meters(Collected):
         return iter(families)
 
     def renew_after_fork(self) -> None:
-        """A lock that another thread of the parent held would never be released in the child."""
+        """Replace the locks: one that another thread of the parent held would never be released in the child."""
         self._lock = threading.RLock()
         for meter in self.by_verb.values():
             meter.lock = threading.RLock()
@@ -221,18 +227,18 @@ renewed_after_fork(METERS, Layer.TELEMETRY)
 
 
 def histogram_buckets(counts: list[int]) -> list[tuple[str, float]]:
-    """Counts by `BOUNDS` as prometheus-client takes them: each bound with all that is below it."""
+    """Return the counts as prometheus-client expects them: each bound with the cumulative count up to it."""
     return list(zip([*(f"{bound:.6g}" for bound in BOUNDS), "+Inf"], accumulate(counts), strict=True))
 
 
 class Telemetry:
-    """A store's own: its log lines carry its URL; its numbers go to the process's meters."""
+    """The telemetry of one store: its log lines carry the store's URL, its numbers go to the process's meters."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         METERS.register()
 
-    # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
     def span(verb: str) -> Span:
@@ -240,26 +246,28 @@ class Telemetry:
 
     @staticmethod
     def meter(verb: str) -> Meter:
-        """For verbs so quick that a span would be felt: take the time, then tell `did` or `ended`."""
+        """Return the meter of a verb too fast for a span: the caller takes the time and calls `record` or
+        `record_failure`.
+        """
         return _by_verb[verb]
 
     def spans(self, name: QueueName) -> Callable[[str], Span]:
-        """The spans of one queue's verbs: the same ones, since queues are no label; the queue is in the log lines."""
+        """Return the spans for one queue's verbs: the same for every queue, because queues are no label."""
         return self.span
 
     @staticmethod
     def retried(kind: str) -> None:
-        """A transaction runs again: `conflict`, or whatever the engine calls it.
+        """Count a transaction that runs again; `kind` is `conflict` or the engine's own word.
 
-        A hook for whoever builds the engine.
+        Passed to the engine as a callback.
         """
         METERS.retried(kind)
 
-    # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── log lines ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def debugging(self) -> bool:
-        """Whether job lines are wanted: ask before gathering their facts."""
+        """Whether DEBUG lines are logged: check it before gathering their facts."""
         return wanted(logging.DEBUG)
 
     def debug(self, event: str, **facts: object) -> None:
@@ -276,7 +284,7 @@ class Telemetry:
 
 
 class _Line(dict[str, Any]):
-    """An event's facts: for structlog's and other structured formatters a dict, for plain ones a line of `key=value`."""
+    """An event's facts: a dict for structured formatters, a line of `key=value` for plain ones."""
 
     def __str__(self) -> str:
         facts = "".join(f" {key}={value}" for key, value in self.items() if key not in ("event", "exc_info"))
@@ -284,8 +292,8 @@ class _Line(dict[str, Any]):
 
 
 def _to_standard(logger: Any, method: str, event: Any) -> tuple[tuple[_Line], dict[str, Any]]:
-    """The last processor: hand the event to the standard library, marked as `ProcessorFormatter` expects it."""
-    # An error is told twice: plain formatters look for it at the record, structlog's only among the facts.
+    """Pass the event to the standard library, marked as `ProcessorFormatter` expects. The last structlog processor."""
+    # The error is given twice: plain formatters read it from the record, structlog's from the facts.
     return (_Line(event),), {"exc_info": event.get("exc_info"), "extra": {"_logger": logger, "_name": method}}
 
 
@@ -293,9 +301,9 @@ _bound: BoundLogger | None = None
 
 
 def _logger() -> BoundLogger:
-    """The structlog logger, made when the first line is written and bound once: its lazy proxy costs 5 µs a call.
+    """Return the structlog logger, created with the first line and bound once: its lazy proxy costs 5 µs a call.
 
-    The processors are given here, not taken from structlog's global configuration, which is the application's.
+    The processors are given here: structlog's global configuration belongs to the application.
     """
     global _bound
     if _bound is None:
@@ -316,7 +324,7 @@ def _structured(standard: logging.Logger) -> BoundLogger:
 
 
 def warn(event: str, error: BaseException | None = None, **facts: object) -> None:
-    """A warning of a part that has no store at hand, with the error's trace."""
+    """Log a warning without a store's URL, with the error's traceback."""
     if _standard.isEnabledFor(logging.WARNING):
         if error is not None:
             facts["exc_info"] = error
@@ -324,94 +332,100 @@ def warn(event: str, error: BaseException | None = None, **facts: object) -> Non
 
 
 def inform(event: str, **facts: object) -> None:
-    """Something worth knowing of a part that has no store at hand."""
+    """Log an INFO line without a store's URL."""
     if _standard.isEnabledFor(logging.INFO):
         _logger().info(event, **facts)
 
 
 _audit_log = logging.getLogger("tenure.audit")
-_audit_log.setLevel(logging.INFO)  # whatever the level of the other lines is
+_audit_log.setLevel(logging.INFO)  # independent of the level of the logger "tenure"
 _bound_audit: BoundLogger | None = None
 
 
 def audit(event: str, **facts: object) -> None:
-    """A line of the audit log (`protocol.audit`): the logger `tenure.audit`."""
+    """Write a line to the audit log (`protocol.audit`), which is the logger `tenure.audit`."""
     global _bound_audit
     if _bound_audit is None:
         _bound_audit = _structured(_audit_log)
     _bound_audit.info(event, **facts)
 
 
-def inform_often(event: str, **facts: object) -> None:
-    """The same, where there is a line for every request: it goes past the machinery if nobody else listens to it.
+def inform_request(event: str, **facts: object) -> None:
+    """Log an INFO line for a request, directly to our own handler if no other handler or filter is installed.
 
-    A line through structlog and the standard library's logging takes as long as a request or longer, and a file that is
-    written to while a store syncs may hold the request up: our own handler takes it in 2 µs, and writes it a moment
-    later. Whoever has put a handler or a filter of theirs in the way gets their records.
+    Through structlog and `logging` a line takes as long as a request, and writing to a file while a store syncs may
+    delay the request. Our handler takes a line in 2 µs and writes it later. If the application installed handlers or
+    filters of its own, they get the record as usual.
     """
     if not _standard.isEnabledFor(logging.INFO):
         return
-    straight = _straight
+    handler = _json_handler
     root = logging.root
     if (
-        straight is not None
-        and root.handlers == [straight]
-        and not (_standard.handlers or _standard.filters or straight.filters)
+        handler is not None
+        and root.handlers == [handler]
+        and not (_standard.handlers or _standard.filters or handler.filters)
         and _standard.propagate
     ):
-        straight.later(_clock.wall_ms(), {"event": event, **facts})
+        handler.queue_line(_clock.wall_ms(), {"event": event, **facts})
     else:
         _logger().info(event, **facts)
 
 
-# ── for the command line ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── logging of the command line ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Ours, so that configuring again replaces it and leaves others alone."""
+    """The handler that `configure_logging` installs.
+
+    Its own type lets a second call replace it and leave others alone.
+    """
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
-        self._late: deque[tuple[int, dict[str, object]]] = deque()
-        self._told = threading.Event()
+        self._queued: deque[tuple[int, dict[str, object]]] = deque()
+        self._has_lines = threading.Event()
         self._writer: threading.Thread | None = None
 
-    def later(self, wall_ms: int, facts: dict[str, object]) -> None:
-        """A line as JSON, written within a moment: many at once, by a thread beside."""
-        self._late.append((wall_ms, facts))
-        if not self._told.is_set():
-            self._told.set()
+    def queue_line(self, wall_ms: int, facts: dict[str, object]) -> None:
+        """Queue a line, which a background thread writes as JSON together with others within `_WRITE_DELAY_S`."""
+        self._queued.append((wall_ms, facts))
+        if not self._has_lines.is_set():
+            self._has_lines.set()
             if self._writer is None:
-                self._writer = threading.Thread(target=self._write_late, name="tenure-log", daemon=True)
+                self._writer = threading.Thread(target=self._write_queued, name="tenure-log", daemon=True)
                 self._writer.start()
 
-    def _write_late(self) -> None:
-        while self._told.wait():
-            threading.Event().wait(_LATE_S)
-            self._told.clear()
+    def _write_queued(self) -> None:
+        while self._has_lines.wait():
+            threading.Event().wait(_WRITE_DELAY_S)
+            self._has_lines.clear()
             self.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.flush()  # what came before it
+        self.flush()  # keep the order: queued lines come first
         super().emit(record)
 
     def flush(self) -> None:
-        """Also when the process ends. A log that cannot be written ends nothing."""
+        """Write the queued lines. Also called at exit.
+
+        Errors of the stream are ignored: logging must not stop the program.
+        """
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
             lines = []
-            while self._late:
-                wall_ms, facts = self._late.popleft()
-                facts |= {"timestamp": _moment(wall_ms / 1000), "level": "info"}
+            while self._queued:
+                wall_ms, facts = self._queued.popleft()
+                facts |= {"timestamp": _iso_time(wall_ms / 1000), "level": "info"}
                 lines.append(msgspec.json.encode(facts).decode() + "\n")
             if lines:
                 self.stream.write("".join(lines))
             super().flush()
 
 
-#: How long lines of requests are gathered before they are written.
-_LATE_S = 0.05
-#: The handler, if it writes JSON and so can be written to directly.
-_straight: _Handler | None = None
+#: Seconds for which request lines are gathered before they are written.
+_WRITE_DELAY_S = 0.05
+#: The installed handler if it writes JSON, so that `inform_request` can bypass the logging machinery.
+_json_handler: _Handler | None = None
 
 
 def configure_logging(level: str = "warning", format: str = "auto") -> None:  # noqa: A002 - the setting's name
@@ -421,25 +435,25 @@ def configure_logging(level: str = "warning", format: str = "auto") -> None:  # 
     """
     import structlog
 
-    for_people = format == "console" or (format == "auto" and sys.stderr.isatty())
+    for_terminal = format == "console" or (format == "auto" and sys.stderr.isatty())
     render: Any
-    if for_people:
+    if for_terminal:
         render = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
     else:
         render = structlog.processors.JSONRenderer(default=str)
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    processors = [_stamped, remove_meta, render]
-    if not for_people:
+    processors = [_add_timestamp, remove_meta, render]
+    if not for_terminal:
         processors.insert(2, structlog.processors.format_exc_info)
-    global _straight
+    global _json_handler
     handler = _Handler(sys.stderr)
-    _straight = None if for_people else handler
+    _json_handler = None if for_terminal else handler
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=processors,
-            # Lines of the standard library's logging: what a worker has bound (job and task) is on them, too.
+            # Lines logged through the standard library also carry what a worker has bound (job and task).
             foreign_pre_chain=[structlog.contextvars.merge_contextvars, structlog.stdlib.add_logger_name],
         )
     )
@@ -450,12 +464,12 @@ def configure_logging(level: str = "warning", format: str = "auto") -> None:  # 
     _standard.setLevel(level.upper())
 
 
-def _stamped(logger: Any, method: str, event: Any) -> Any:
+def _add_timestamp(logger: Any, method: str, event: Any) -> Any:
     record = event["_record"]
-    event["timestamp"] = _moment(record.created)
+    event["timestamp"] = _iso_time(record.created)
     event["level"] = record.levelname.lower()
     return event
 
 
-def _moment(seconds: float) -> str:
+def _iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -293,7 +293,7 @@ def test_a_cancelled_opening_leaves_no_store_open(tmp_path):
 
 
 def test_wait_for(monkeypatch):
-    monkeypatch.setattr("tenure.api.aio._PIECE", 0.05)
+    monkeypatch.setattr("tenure.api.aio._WAIT_SLICE_S", 0.05)
 
     async def story(store):
         queue = store.queue("emails")
@@ -310,7 +310,7 @@ def test_wait_for(monkeypatch):
 
 
 def test_events_and_follow(monkeypatch):
-    monkeypatch.setattr("tenure.api.aio._PIECE", 0.05)
+    monkeypatch.setattr("tenure.api.aio._WAIT_SLICE_S", 0.05)
 
     async def story(store):
         assert not (await store.events(wait=0.12)).events

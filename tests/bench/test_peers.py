@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers import ALL
-from bench.peers.serving import Missing
+from bench.peers.server_process import Missing
 from bench.peers.tasks import PEERS
 from bench.runner import fresh_folder
 from bench.tasks import OurTasks, measure

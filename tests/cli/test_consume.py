@@ -72,7 +72,7 @@ def test_a_stale_receipt_is_refused(shell: Shell):
     for verb in (("ack",), ("nack",), ("fail",), ("release",), ("extend",)):
         ran = shell(*verb, "emails", receipt)
         assert ran.code == 3, verb
-        assert "claim anew" in ran.err
+        assert "claim again" in ran.err
         assert shell.json(*verb, "emails", receipt).err.startswith('{"error": "lease_lost"')
 
 

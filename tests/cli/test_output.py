@@ -24,18 +24,19 @@ def test_durations(text: str, seconds: float):
 
 def test_moments():
     now = times.now_ms() / 1000
-    assert times.AHEAD.convert("2h", None, None) == pytest.approx(now + 7200, abs=60)
-    assert times.AGO.convert("2h", None, None) == pytest.approx(now - 7200, abs=60)
-    assert times.AGO.convert("now", None, None) == pytest.approx(now, abs=60)
+    assert times.FUTURE_TIME.convert("2h", None, None) == pytest.approx(now + 7200, abs=60)
+    assert times.PAST_TIME.convert("2h", None, None) == pytest.approx(now - 7200, abs=60)
+    assert times.PAST_TIME.convert("now", None, None) == pytest.approx(now, abs=60)
     assert (
-        times.AHEAD.convert("2030-01-31T09:00:00+00:00", None, None) == datetime(2030, 1, 31, 9, tzinfo=UTC).timestamp()
+        times.FUTURE_TIME.convert("2030-01-31T09:00:00+00:00", None, None)
+        == datetime(2030, 1, 31, 9, tzinfo=UTC).timestamp()
     )
     local = datetime(2030, 1, 31, 9).astimezone().timestamp()
-    assert times.AHEAD.convert("2030-01-31T09:00", None, None) == local
-    assert times.AHEAD.convert("1900000000", None, None) == 1_900_000_000
+    assert times.FUTURE_TIME.convert("2030-01-31T09:00", None, None) == local
+    assert times.FUTURE_TIME.convert("1900000000", None, None) == 1_900_000_000
     for wrong in ("2024", "soon", "", "5 parsecs"):
         with pytest.raises(click.BadParameter):
-            times.AHEAD.convert(wrong, None, None)
+            times.FUTURE_TIME.convert(wrong, None, None)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_refused_batch_says_where_to_go_on(shell: Shell, monkeypatch: pytest.M
     shell("configure", "bulk", "--max-waiting", "15")
     ran = shell("enqueue", "bulk", "--lines", "-", stdin="".join(f"{n}\n" for n in range(30)))
     assert ran.code == 1
-    assert "10 jobs were enqueued before this; go on from line 11" in ran.err
+    assert "10 jobs were enqueued before this; continue from line 11" in ran.err
     assert "tenure configure" in ran.err
     assert shell.json("counts", "bulk").object["ready"] == 10
 
@@ -105,7 +105,7 @@ def test_batches_are_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch):
         (("emails", "x", "--delay", "-1"), "0 or more"),
         (("emails", "x", "--delay", "nan"), "not a usable duration"),
         (("emails", "x", "--delay", "soon"), "not a duration"),
-        (("emails", "x", "--at", "whenever"), "not a moment"),
+        (("emails", "x", "--at", "whenever"), "not a time"),
         (("emails", "x", "--delay", "1", "--at", "1h"), "delay or at"),
         (("emails", "x", "--header", "novalue"), "NAME=VALUE"),
         (("emails", "x", "--tenant", "A B"), "tenant"),

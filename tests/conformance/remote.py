@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -22,17 +20,6 @@ from tenure.protocol.dispatcher import Dispatcher
 from tenure.server.service import Bind, Service, listening
 from tenure.server_settings import Limits, Server
 from tenure.testing.harness import EngineHarness, Harness, Part
-
-#: How each test speaks. Usually one half of them speaks JSON to the server and MessagePack to the listener, the other half the
-#: other way round: every test is run in both, and all four pairings with TCP and Unix sockets are. ALL_ENCODINGS=1: every test in all four.
-ENCODINGS = ("json", "msgpack") if os.environ.get("ALL_ENCODINGS") else ("in turn",)
-
-
-def encoding_of(asked: str, test: str, *, otherwise: bool) -> str:
-    if asked != "in turn":
-        return asked
-    return ("json", "msgpack")[(crc32(test.encode()) + otherwise) % 2]
-
 
 #: Tests whose store has to be closed and opened: a process, or the machine, was started again.
 _STARTED_AGAIN = {

@@ -1,23 +1,19 @@
-"""The conformance suite on a Valkey cluster of three primaries: some themes always, all with LH_TESTS=full."""
+"""The conformance suite on a Valkey cluster of three primaries: some themes always, all with ALL_COMBINATIONS=1."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from tenure.testing import conformance
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tests.backends.redis.servers import Cluster, RedisHarness, running
+from tests.conformance import selection
 
 pytestmark = pytest.mark.xdist_group("redis-cluster")
 
 #: Where several queues, and so several nodes, have to do with each other.
 THEMES = ("claim", "events", "policies", "requests", "staging")
 
-if os.environ.get("LH_TESTS") != "full":
-    for name in conformance.__all__:
-        if name.startswith("test_") and vars(conformance)[name].__module__.rpartition(".")[2] not in THEMES:
-            del globals()[name]
+selection.remove(globals(), lambda test: selection.theme_of(test) not in THEMES)
 
 
 @pytest.fixture(scope="module")

@@ -1,26 +1,22 @@
-"""The conformance suite on queues of four partitions: some themes always, all with LH_TESTS=full.
+"""The conformance suite on queues of four partitions: some themes always, all with ALL_COMBINATIONS=1.
 
 Order is approximate there (`traits.order`), and so are claims: one takes from one partition.
 """
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from tenure.testing import conformance
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tests.backends.redis.servers import RedisHarness, Server, running
+from tests.conformance import selection
 
 pytestmark = pytest.mark.xdist_group("redis")
 
 #: Where a queue's partitions have to do with each other.
 THEMES = ("claim", "settle")
 
-if os.environ.get("LH_TESTS") != "full":
-    for name in conformance.__all__:
-        if name.startswith("test_") and vars(conformance)[name].__module__.rpartition(".")[2] not in THEMES:
-            del globals()[name]
+selection.remove(globals(), lambda test: selection.theme_of(test) not in THEMES)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,13 @@
-"""The conformance suite where every plain job is a segment, be it alone in it: in memory always, on RocksDB with LH_TESTS=full."""
-
-import os
+"""The conformance suite where every plain job is a segment, be it alone in it: in memory always, on RocksDB with ALL_COMBINATIONS=1."""
 
 import pytest
 
 from tenure.storage.segments import SegmentedTransaction, SegmentUse
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tenure.testing.harness import EngineHarness
+from tests.combinations import ALL_COMBINATIONS
 
-_ENGINES = ["memory", "rocksdb"] if os.environ.get("LH_TESTS") == "full" else ["memory"]
+_ENGINES = ["memory", "rocksdb"] if ALL_COMBINATIONS else ["memory"]
 
 
 @pytest.fixture(params=_ENGINES)

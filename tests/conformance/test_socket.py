@@ -1,14 +1,23 @@
-"""The conformance suite through the owner's listener: over a Unix socket, with RocksDB or memory behind it."""
+"""The conformance suite through the owner's listener: over a Unix socket, with RocksDB or memory behind it. `selection` says which tests."""
 
 import pytest
 
 from tenure.testing.conformance import *  # noqa: F403 - the tests
-from tests.conformance.remote import ENCODINGS, ListenerHarness, behind, encoding_of
+from tests.conformance import selection
+from tests.conformance.remote import ListenerHarness, behind
 
 
-@pytest.fixture(params=ENCODINGS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "harness" in metafunc.fixturenames:
+        encodings = selection.encodings_of(metafunc.function.__name__, "listener")
+        metafunc.parametrize("harness", encodings, indirect=True)
+
+
+@pytest.fixture
 def harness(request, tmp_path):
-    encoding = encoding_of(request.param, request.node.originalname, otherwise=True)
-    made = ListenerHarness(behind(request, tmp_path), tmp_path, unix=True, encoding=encoding)
+    made = ListenerHarness(behind(request, tmp_path), tmp_path, unix=True, encoding=request.param)
     yield made
     made.destroy()
+
+
+selection.remove(globals(), lambda test: not selection.encodings_of(test, "listener"))

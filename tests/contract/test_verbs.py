@@ -7,7 +7,7 @@ import pytest
 from tenure.backends.embedded import EmbeddedBackend
 from tenure.backends.joined import JoinedBackend, JoinedRequestView
 from tenure.backends.redis.backend import RedisBackend
-from tenure.backends.remembered import RememberedVerbs
+from tenure.backends.remembered_verbs import RememberedVerbs
 from tenure.backends.remote.backend import RemoteBackend
 from tenure.contract.backend import Backend
 from tenure.contract.verbs import NOT_VERBS, REMEMBERED, VERBS

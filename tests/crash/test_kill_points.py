@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.power_images import ROOT, Recorded, events
 from tests.crash.said import Said
-from tests.crash.test_power_loss import ROOT, Recorded, events, folder  # noqa: F401 - a fixture
+from tests.crash.test_power_loss import folder  # noqa: F401 - a fixture
 
 POINTS = int(os.environ.get("KILL_POINTS", "16"))
 #: Points of one recorded run, at most; and how many processes are really killed.

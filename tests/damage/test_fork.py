@@ -20,6 +20,7 @@ from tenure.api.store import Store
 from tenure.backends.owner.event_loop import EventLoop
 from tenure.errors import OpenError, StoreClosed
 from tenure.testing.conformance.world import assert_sound
+from tenure.testing.harness import driver_of
 
 PATIENCE = 50.0
 engines = pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
@@ -116,6 +117,26 @@ def test_forked_while_threads_are_at_work(store: Store) -> None:
             thread.join()
     assert codes == [0] * 25
     assert failures == []
+
+
+def test_forked_while_a_thread_is_in_the_gate_of_lmdb(tmp_path: Path) -> None:
+    """No verb of the child waits for that thread, which is not there."""
+    with tenure.open(f"lmdb:{tmp_path / 'data'}", sweep=False) as store:
+        inside, leave = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with driver_of(store)._gate._lock:
+                inside.set()
+                leave.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        inside.wait()
+        try:
+            assert in_child(lambda: everything_refused(store)) == 0
+        finally:
+            leave.set()
+            thread.join()
 
 
 @engines

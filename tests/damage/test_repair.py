@@ -40,15 +40,20 @@ from tenure.storage.keyspace import (
 )
 from tenure.testing.conformance.world import assert_sound
 from tenure.testing.harness import backend_of
+from tests.combinations import ALL_COMBINATIONS, in_turn
 from tests.damage.planting import BIG, Garden, garden
 
 NOBODY = bytes(range(16))  # the id of no job and no lease
 Plant = Callable[[Garden], None]
 
 
-@pytest.fixture(params=["memory", "rocksdb", "lmdb"])
+ENGINES = ("memory", "rocksdb", "lmdb")
+
+
+@pytest.fixture(params=ENGINES if ALL_COMBINATIONS else ["in turn"])
 def grown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Garden]:
-    made = garden(request.param, tmp_path)
+    """What is checked and mended are rows, above the engines: each case runs on one of them."""
+    made = garden(request.param if ALL_COMBINATIONS else in_turn(request.node.name, ENGINES), tmp_path)
     yield made
     made.close()
 

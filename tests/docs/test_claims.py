@@ -28,7 +28,9 @@ def test_a_second_process_joins_the_owner_unless_it_does_not_listen(tmp_path: Pa
     with tenure.open(url, listen=False):
         assert counts(url).returncode == 4
     (locked,) = [row for row in table(DOCS / "errors.md", "class", "code") if row[0] == "`StoreLocked`"]
-    (other,) = [row for row in table(DOCS / "durability.md", "what", "what you see") if "another process" in row[0]]
+    (other,) = [
+        row for row in table(DOCS / "durability.md", "what happens", "what you see") if "another process" in row[0]
+    ]
     for text in (locked[2], other[1], (DOCS / "command-line.md").read_text()):
         assert "server.md#the-owners-socket" in text
     assert "`listen=False`" in locked[2]
@@ -41,7 +43,7 @@ def test_an_unknown_engine_is_answered_with_every_url():
 
 
 def test_only_the_last_event_of_a_page_has_an_id():
-    assert "Only the last event of each page carries\nan `id`" in (DOCS / "protocol.md").read_text()
+    assert "Only the last event of each page carries an `id`" in " ".join((DOCS / "protocol.md").read_text().split())
     bind = Bind("127.0.0.1", 0)
     with tenure.open("memory:", sweep=False) as store, listening(bind) as sock:
         last = [store.queue("emails").enqueue(b"x").id.encode() for _ in range(3)][-1]  # three commits

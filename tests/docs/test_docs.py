@@ -198,8 +198,9 @@ def test_a_decision_has_status_and_date_and_is_listed(document: Path):
     (status,) = re.findall(r"^(?:- )?Status: (.+)$", head, re.MULTILINE)
     assert re.match(r"(accepted|superseded by \[?0\d{3}|proposed|rejected)\b", status), status
     assert re.search(r"\b20\d\d-\d\d-\d\d\b", head), "no date"
-    listed = {row[0]: row[1] for row in table(DOCS / "index.md", "")}
+    listed = {row[0]: row[1] for row in table(DOCS / "index.md", "record")}
     (row,) = [row for row in listed if row == f"[{number}](adr/{document.name})"]
+    assert listed[row].partition(" (superseded")[0] == head.splitlines()[0].removeprefix(f"# {number}. ")
     if status.startswith("superseded"):
         assert "superseded by" in listed[row]
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
@@ -438,8 +439,10 @@ def test_the_protocol_names_every_operation_and_every_code():
     from tenure.protocol.problems import FAULTS
 
     text = (DOCS / "protocol.md").read_text()
-    missing = [op.name for op in OPERATIONS.values() if f"| `{op.method} {op.path}` |" not in text]
-    assert not missing
+    rows = {
+        (row[1], row[2]): row[3] for row in re.finditer(r"^\| `(\w+) (/v1\S*)` \|.*\| (.+) \|$", text, re.MULTILINE)
+    }
+    assert {(op.method, op.path): op.summary for op in OPERATIONS.values()} == rows
     missing = [code for code, fault in FAULTS.items() if f"| {fault.status} | `{code}` |" not in text]
     assert not missing
 

@@ -29,7 +29,7 @@ PARSED = {
     "serve": "runs until it is stopped: tests/server",
     "worker": "runs until it is stopped: tests/worker/test_commands.py",
     "dashboard": "runs until it is stopped, and opens a browser: tests/dashboard",
-    "top": "draws until it is stopped: tests/cli/test_look.py",
+    "top": "draws until it is stopped: tests/cli/test_inspect.py",
     "run": "needs the reader's tasks.py: tests/worker/test_commands.py",
     "outbox create": "needs the reader's PostgreSQL: tests/outbox",
     "outbox run": "needs the reader's PostgreSQL: tests/outbox",

@@ -64,7 +64,7 @@ class ClusterPlace:
 
     def open(self, clock: ManualClock) -> Store:
         store = self._harness.open(clock=clock)
-        engine_of(store).spread.conflict = lambda: None
+        engine_of(store).claim_width.conflict = lambda: None
         return store
 
     def reopen(self, store: Store, clock: ManualClock) -> Store:

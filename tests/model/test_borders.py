@@ -21,7 +21,7 @@ from tenure.model.rate import Rate
 from tenure.model.request import JobRequest, ReplayRequest, all_plain, checked_headers, job_requests
 from tenure.model.retry import MAX_ATTEMPTS
 from tenure.model.schedule import MAX_NAME_BYTES, MAX_SCHEDULE_BYTES, Schedule, Ticks
-from tenure.model.step import MAX_STEPS, MAX_STEPS_BYTES, too_many
+from tenure.model.step import MAX_STEPS, MAX_STEPS_BYTES, steps_limit_error
 from tenure.model.write import Refusal, accepted_indexes, checked_write_id, owner_of, piece_name
 
 MINUTE = 60_000
@@ -178,9 +178,9 @@ def test_refusals_name_jobs_of_their_chunk() -> None:
 
 
 def test_a_job_has_so_many_steps_of_so_many_bytes() -> None:
-    assert too_many(MAX_STEPS, MAX_STEPS_BYTES) is None
+    assert steps_limit_error(MAX_STEPS, MAX_STEPS_BYTES) is None
     for count, size in ((MAX_STEPS + 1, 0), (0, MAX_STEPS_BYTES + 1)):
-        assert isinstance(too_many(count, size), TooLarge)
+        assert isinstance(steps_limit_error(count, size), TooLarge)
 
 
 # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────────

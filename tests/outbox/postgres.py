@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.serving import Missing, Server, account, module, program
+from bench.peers.server_process import Missing, Server, account, module, program
 
 _INSTALL = "apt-get install postgresql"
 _databases = count(1)

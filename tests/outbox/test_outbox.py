@@ -232,7 +232,7 @@ def test_a_missing_table_or_database_is_named(database: UserDatabase, tmp_path: 
 
 
 def test_passwords_are_not_shown():
-    from tenure.outbox.connecting import without_password
+    from tenure.outbox.databases import without_password
 
     for address in ("postgresql://app:se/cret@db/app", "postgresql://app:p@ss@db/app", "postgresql://db/app?user=a&password=secret"):  # fmt: skip
         shown = without_password(address)

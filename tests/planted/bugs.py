@@ -25,7 +25,7 @@ class Bug(NamedTuple):
 
 BUGS = (
     Bug("a lease that has ended still settles", "queueing/settle.py", "if record.expires_at_ms <= unit.now:\n                outcomes", "if not record.open:\n                outcomes"),
-    Bug("whoever names the job settles it", "queueing/settle.py",
+    Bug("a job id alone settles a job", "queueing/settle.py",
         "if state.lease != lease or state.token != token or state.state != _LEASED:",
         "if state.lease[:1] != lease[:1] or state.state != _LEASED:"),
     Bug("a lease that has ended is extended", "queueing/settle.py",

@@ -16,6 +16,8 @@ from tenure import LeaseLost
 
 #: Jobs of one that was killed come back after this; nobody works on one for as long.
 LEASE = 4.0
+#: Seconds between two turns of a thread: what the proof needs is calls under way at each kill, not as many as a core can do.
+PAUSE = 0.01
 
 
 class Diary:
@@ -30,7 +32,7 @@ class Diary:
 def work(store: tenure.Store, diary: Diary, name: str, number: int, over: threading.Event) -> None:
     queue, chance = store.queue("work"), random.Random(f"{name}{number}")
     for turn in itertools.count():
-        if over.is_set():
+        if over.wait(PAUSE):
             return
         payloads = [f"{name}/{number}/{turn}/{place}" for place in range(chance.choice((1, 1, 3)))]
         diary.write("adding", payloads)

@@ -34,6 +34,8 @@ class Street:
         self._folder = folder
         self._living: dict[int, subprocess.Popen[bytes]] = {}
         self._made = 0
+        #: What was read of each diary: its lines, and how many bytes they are.
+        self._read: dict[Path, tuple[list[list[object]], int]] = {}
 
     def move_in(self) -> None:
         self._made += 1
@@ -48,10 +50,16 @@ class Street:
         return self._folder / f"{name}.diary"
 
     def told(self, name: str = "*") -> list[list[object]]:
-        found = []
+        found: list[list[object]] = []
         for path in sorted(self._folder.glob(f"{name}.diary")):
-            whole = path.read_bytes()
-            found += [json.loads(line) for line in whole[: whole.rfind(b"\n") + 1].splitlines()]
+            lines, size = self._read.setdefault(path, ([], 0))
+            with path.open("rb") as diary:
+                diary.seek(size)
+                new = diary.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            lines += [json.loads(line) for line in whole.splitlines()]
+            self._read[path] = (lines, size + len(whole))
+            found += lines
         return found
 
     def until(self, condition: Callable[[], bool], otherwise: str) -> None:

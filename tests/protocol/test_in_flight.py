@@ -48,7 +48,7 @@ class Connections:
                 if answer is not None:
                     assert isinstance(answer, m.ClaimReply)
                     if gone:
-                        wait.give_back(answer)
+                        wait.release(answer)
                     return answer
                 assert news.wait(60)
         finally:

@@ -1,7 +1,8 @@
-"""A transaction's function may run again: the whole conformance suite on engines that make it.
+"""A transaction's function may run again: the whole conformance suite on engines that make it, each test on one of them.
 
 `TwiceEngine` throws the first run of every transaction away and wants the same answer from the second; `StaleEngine` lets the
-first run see the store as it was a commit ago, as when another process came between. (`tests/machine` runs both, too.)
+first run see the store as it was a commit ago, as when another process came between. (`tests/machine` runs both, too;
+ALL_COMBINATIONS=1 runs each test on both.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tenure.storage.engine import Transaction
 from tenure.storage.engines.memory import MemoryEngine, ReadOwnWrite
 from tenure.testing.conformance import *  # noqa: F403 - the tests
 from tenure.testing.harness import EngineHarness, engine_of
+from tests.combinations import ALL_COMBINATIONS, in_turn
+from tests.conformance.selection import TESTS
 from tests.machine.places import MemoryPlace
 from tests.machine.rerun import StaleEngine, TwiceEngine
 
@@ -40,7 +43,14 @@ class RerunHarness(EngineHarness):
         return Store(backend, sweeper=Sweeper(clock, 1.0) if sweep else None)
 
 
-@pytest.fixture(params=[TwiceEngine, StaleEngine], ids=["twice", "stale"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "rerunning" in metafunc.fixturenames:
+        test, engines = metafunc.function.__name__, [TwiceEngine, StaleEngine]
+        chosen = [in_turn(test, engines)] if test in TESTS and not ALL_COMBINATIONS else engines
+        metafunc.parametrize("rerunning", chosen, indirect=True)
+
+
+@pytest.fixture
 def rerunning(request: pytest.FixtureRequest) -> Rerunning:
     engine: Rerunning = request.param
     return engine

@@ -16,14 +16,15 @@ The engine itself stays, as a disk does; a new backend on it is the process that
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
 
 from tenure.errors import CommitUnknown, Corrupt, TenureError, Unavailable
-from tenure.storage.engine import Changes, Reader, Space, Transaction
-from tenure.storage.engines.memory import MemoryEngine
-from tenure.storage.keyspace import COUNTERS, GROUPS, JOURNAL, Counter, commit, counter
+from tenure.storage.engine import Changes, Reader, Snapshot, Space, Transaction
+from tenure.storage.engines.memory import MemoryEngine, _Snapshot
+from tenure.storage.keyspace import COUNTERS, GROUPS, JOURNAL, NAMES, Counter, commit, counter
 from tenure.storage.records import decode_count
 from tenure.storage.records.groups import decode_group
 
@@ -37,9 +38,51 @@ class PowerCut(BaseException):
     """The process is no more: no handler of ours may catch this."""
 
 
+class SmallTable(dict[bytes, bytes]):
+    """A `SortedDict` for a few hundred rows: one sorted list of keys, which an insertion shifts."""
+
+    def __init__(self, rows: Mapping[bytes, bytes] | None = None) -> None:
+        super().__init__(rows or {})
+        self._sorted = sorted(self)
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        if key not in self:
+            insort(self._sorted, key)
+        super().__setitem__(key, value)
+
+    def pop(self, key: bytes, default: bytes | None = None) -> bytes | None:  # type: ignore[override]  # never without one
+        if key in self:
+            del self._sorted[bisect_left(self._sorted, key)]
+        return super().pop(key, default)
+
+    def peekitem(self, place: int) -> tuple[bytes, bytes]:
+        key = self._sorted[place]
+        return key, self[key]
+
+    def irange(
+        self,
+        begin: bytes,
+        end: bytes | None,
+        inclusive: tuple[bool, bool] = (True, True),
+        reverse: bool = False,
+    ) -> Iterator[bytes]:
+        """The keys from `begin`, which always belongs to them, to `end`."""
+        keys = self._sorted
+        stop = len(keys) if end is None else (bisect_right if inclusive[1] else bisect_left)(keys, end)
+        found = keys[bisect_left(keys, begin) : stop]
+        return reversed(found) if reverse else iter(found)
+
+    def copied(self) -> SmallTable:
+        made = SmallTable()
+        made.update(self)
+        made._sorted = self._sorted.copy()
+        return made
+
+
 class FaultyEngine(MemoryEngine):
     def __init__(self, scope: Literal["process", "host"]) -> None:
         super().__init__()
+        self._tables = [SmallTable() for _ in NAMES]
         self.traits = replace(
             MemoryEngine.traits, scope=scope, durability="disk", poll=None if scope == "process" else 0.002
         )
@@ -142,6 +185,9 @@ class FaultyEngine(MemoryEngine):
         self._slow = 0
         self.begin = self.begin_plain
         return lost
+
+    def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        return self._under_lock(lambda: _Snapshot([table.copied() for table in self._tables]))
 
     def leased(self, queue: int) -> tuple[int, int]:
         """How many jobs of the queue are leased; and of that group of its that has most."""

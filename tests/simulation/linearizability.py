@@ -99,17 +99,19 @@ def explained(calls: Sequence[Call], *, ttl: bool = False, blocked: bool = False
     return False
 
 
-def _meanwhile(state: _State, now_ms: int, ttl: bool) -> Iterator[_State]:
+def _meanwhile(state: _State, now_ms: int, ttl: bool) -> Sequence[_State]:
     """The state, and those it may have come to by itself until now."""
-    yield state
-    if state.state == "leased" and state.until_ms <= now_ms:
-        yield from _meanwhile(state._replace(state="waiting", settled=("", 0)), now_ms, ttl)
-        yield from _meanwhile(state._replace(state="dead", settled=("", 0)), now_ms, ttl)
-    elif state.state == "blocked":
-        yield state._replace(state="waiting")
-        yield state._replace(state="gone")
-    elif (ttl and state.state == "waiting" and not state.token) or state.state == "done":
-        yield state._replace(state="gone")  # its ttl, its retention
+    name = state.state
+    if name == "leased":
+        if state.until_ms > now_ms:
+            return (state,)
+        waiting = state._replace(state="waiting", settled=("", 0))
+        return (state, *_meanwhile(waiting, now_ms, ttl), waiting._replace(state="dead"))
+    if name == "blocked":
+        return (state, state._replace(state="waiting"), state._replace(state="gone"))
+    if name == "done" or (ttl and name == "waiting" and not state.token):
+        return (state, state._replace(state="gone"))  # its retention, its ttl
+    return (state,)
 
 
 def _answers(state: _State, call: Call) -> Iterator[_State]:

@@ -247,7 +247,7 @@ def disturbed(spark: SparkSession, url: str, tmp_path: Path, rows: int, limit: i
     with tenure.open(url, sweep=False) as store:
         store.queue("work").configure(Policy(max_waiting=limit))
     df = numbers(spark, rows, PARTITIONS)
-    with pytest.raises(Exception, match="waiting jobs and takes"):
+    with pytest.raises(Exception, match="waiting jobs, and its limit is"):
         save(failing_first(df, tmp_path / "first"), url, writeId="nightly", **options)
     assert len(list((tmp_path / "first").iterdir())) == PARTITIONS
     with tenure.open(url, sweep=False) as store:

@@ -21,7 +21,7 @@ from tenure.errors import LeaseLost, OpenError, StoreClosed, TooLarge, Unavailab
 from tenure.model.job import NewJob
 from tenure.storage import keyspace
 from tenure.storage.engines.foundationdb import FoundationEngine
-from tenure.storage.engines.foundationdb.engine import Spread
+from tenure.storage.engines.foundationdb.engine import ClaimWidth
 from tenure.testing import fdb
 from tenure.testing.conformance.world import all_events, assert_sound, assert_told_right
 from tenure.testing.fdb.cluster import Cluster
@@ -249,7 +249,7 @@ def test_an_expired_lease_needs_its_versions_even_if_the_clock_is_right():
 def contend(workers: int, jobs: int, spread: bool, monkeypatch: pytest.MonkeyPatch) -> float:
     """Workers on hosts of their own claim one job at a time from one queue; conflicts per claim."""
     if not spread:
-        monkeypatch.setattr(Spread, "conflict", lambda self: None)
+        monkeypatch.setattr(ClaimWidth, "conflict", lambda self: None)
     cluster, clock = a_cluster(5)
     random.seed(5)
     stores = [opened(cluster, clock) for _ in range(workers)]

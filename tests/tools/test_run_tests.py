@@ -22,6 +22,9 @@ def test_first(name):
         seen.touch()
         pytest.fail("the first time")
 
+def test_bytecode_is_written():
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+
 @pytest.mark.parametrize("number", range(int(os.environ.get("MANY", 1))))
 def test_always(number):
     assert os.environ["FAIL"] != "always"
@@ -34,7 +37,7 @@ def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(TOOL)],
         cwd=folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},  # others take seconds to load
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -44,7 +47,7 @@ def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("environment", "code", "told"),
     [
-        ({"FAIL": "never"}, 0, "3 passed"),
+        ({"FAIL": "never"}, 0, "4 passed"),
         ({"FAIL": "first"}, 0, "  test_some.py::test_first[a]\n  test_some.py::test_first[b@c]\n"),
         ({"FAIL": "always"}, 1, "1 failed: once more, alone"),
         ({"FAIL": "always", "MANY": "6"}, 1, "6 failed"),

@@ -10,6 +10,7 @@ import pytest
 
 import tenure
 from tenure import App, InvalidArgument, KeyConflict, ManualClock, TaskFailed, WaitTimeout, current_job
+from tenure.telemetry import METERS
 from tenure.worker.handles import Handle
 
 
@@ -144,11 +145,19 @@ def test_unique_calls_of_a_batch(app):
     def refresh(user: int, page: int) -> None: ...
 
     kept = [refresh.delay(1, 1), refresh.delay(3, 1)]
+    before = _runs("enqueue_many")
     handles = refresh.map([(1, 2), (2, 1), (2, 2), (3, 9), (4, 1), (1, 3)])
+    assert _runs("enqueue_many") - before == 1
     assert [handle.duplicate for handle in handles] == [True, False, True, True, False, True]
     assert [handles[0].id, handles[3].id, handles[5].id] == [kept[0].id, kept[1].id, kept[0].id]
     assert handles[1].id == handles[2].id
     assert app.store.queue("default").counts().waiting == 4
+
+
+def _runs(verb: str) -> int:
+    meter = METERS.by_verb[verb]
+    meter.count()
+    return sum(meter.counts)
 
 
 def test_expiry():

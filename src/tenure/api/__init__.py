@@ -1,1 +1,4 @@
-"""What a user holds: `Store`, `Queue` and `Claim`. They check arguments and measure; a backend does the work."""
+"""The user's objects: `Store`, `Queue` and `Claim`.
+
+They check arguments and record telemetry; a backend does the work.
+"""

@@ -9,12 +9,12 @@
         async for event in store.follow():
             ...
 
-There is one core, and it is synchronous; this is an adapter and keeps nothing of its own. A verb is one line of a table
-(`_awaited`), with the arguments and the answer of the verb it stands for.
+This module is an adapter around the synchronous API and has no state of its own. Each verb is one line (`_awaited`),
+with the parameters and the result of the synchronous verb.
 
-Verbs that wait (`claim`, `wait_for`, `events`) have threads apart from the others', so that no number of waiters keeps an
-`ack` from its turn. A cancelled claim leaves nothing leased: its waiting is ended, and what it got meanwhile is
-given back before the cancellation goes on. Any other verb that is cancelled may still take effect.
+Verbs that wait (`claim`, `wait_for`, `events`) have a thread pool of their own, so that waiting verbs never delay an
+`ack`. A cancelled claim leaves nothing leased: it stops waiting, and jobs it claimed meanwhile are released before the
+cancellation continues. Any other cancelled verb may still take effect.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: A wait that cannot be called off is made in pieces this long, so that a cancelled one soon lets go of its thread.
-_PIECE = 1.0
+#: Seconds. A wait that cannot be interrupted is split into pieces of this length, so that a cancelled one soon frees
+#: its thread.
+_WAIT_SLICE_S = 1.0
 
 
 class _Threads:
-    """The worker threads of one store: some for verbs that come back at once, others for those that wait."""
+    """The worker threads of one store: one pool for verbs that return at once, one for verbs that wait."""
 
     def __init__(self, threads: int, waiters: int) -> None:
         self._quick = ThreadPoolExecutor(threads, "tenure-aio")
@@ -68,16 +69,16 @@ class _Threads:
     async def run(self, work: Callable[[], T], *, waits: bool = False) -> T:
         return await asyncio.wrap_future(self._submit(work, waits))
 
-    async def surely(self, work: Callable[[], T]) -> T:
-        """Run something that takes effect whether or not the caller is cancelled."""
+    async def run_to_end(self, work: Callable[[], T]) -> T:
+        """Run `work` to its end, even if the caller is cancelled."""
         return await asyncio.shield(asyncio.wrap_future(self._submit(work, False)))
 
-    async def hold(
-        self, work: Callable[[threading.Event], T], give_back: Callable[[T], object], *, waits: bool = False
+    async def run_recoverable(
+        self, work: Callable[[threading.Event], T], recover: Callable[[T], object], *, waits: bool = False
     ) -> T:
-        """Run something whose result must not be lost: if the caller is cancelled, it is given back.
+        """Run `work`; if the caller is cancelled, pass the result to `recover`.
 
-        `work` is told by its event that nobody waits for it any more.
+        The event given to `work` is set once the caller is cancelled.
         """
         cancel = threading.Event()
         self._waiting.add(cancel)
@@ -87,39 +88,42 @@ class _Threads:
         except asyncio.CancelledError:
             cancel.set()
             if not future.cancel():
-                await asyncio.shield(asyncio.wrap_future(self._give_back_later(future, give_back)))
+                await asyncio.shield(asyncio.wrap_future(self._recover_result(future, recover)))
             raise
 
-    def _give_back_later(self, future: Future[T], give_back: Callable[[T], object]) -> Future[None]:
-        """Threads do it, not the event loop, which may be on its way out; the answer says that it is done."""
-        given: Future[None] = Future()
+    def _recover_result(self, future: Future[T], recover: Callable[[T], object]) -> Future[None]:
+        """Call `recover` with the result in a thread, because the event loop may be closing.
 
-        def give(result: T) -> None:
+        The future is done afterwards.
+        """
+        recovered: Future[None] = Future()
+
+        def run_recover(result: T) -> None:
             try:
-                give_back(result)
+                recover(result)
             finally:
-                given.set_result(None)
+                recovered.set_result(None)
 
         def finished(done: Future[T]) -> None:
             if done.exception() is not None:
-                given.set_result(None)
+                recovered.set_result(None)
                 return
             try:
-                self._quick.submit(give, done.result())
-            except RuntimeError:  # closed meanwhile
-                give(done.result())
+                self._quick.submit(run_recover, done.result())
+            except RuntimeError:  # the pool was closed meanwhile
+                run_recover(done.result())
 
         future.add_done_callback(finished)
-        return given
+        return recovered
 
     def _submit(self, work: Callable[[], T], waits: bool) -> Future[T]:
         if self._closed:
             raise StoreClosed("this store was closed")
-        context = contextvars.copy_context()  # so that log lines carry what the caller bound
+        context = contextvars.copy_context()  # log lines then carry the context variables that the caller bound
         return (self._slow if waits else self._quick).submit(context.run, work)
 
     async def close(self, last: Callable[[], None]) -> None:
-        """End all waiting, run the last verb, let the threads go."""
+        """End all waiting, run `last`, and shut the threads down."""
         if self._closed:
             return
         for cancel in list(self._waiting):
@@ -132,7 +136,7 @@ class _Threads:
 
 
 def _awaited(verb: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The verb, awaited in a worker thread."""
+    """Return a coroutine function that runs the verb in a worker thread."""
 
     @functools.wraps(verb)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -153,7 +157,7 @@ C = TypeVar("C", bound=_Closeable)
 
 
 class _Call(Coroutine[Any, Any, C], Generic[C]):
-    """A coroutine that may be awaited for its result, or entered as the context its result is."""
+    """A coroutine to await for its result, or to enter with `async with` if the result is a context manager."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, C]) -> None:
         self._coroutine = coroutine
@@ -184,7 +188,7 @@ class _Call(Coroutine[Any, Any, C], Generic[C]):
 
 
 class AsyncClaim(Claim):
-    """A claim whose `async with` gives back what was not settled."""
+    """A claim whose `async with` releases the jobs that were not settled."""
 
     __slots__ = ("_threads",)
 
@@ -205,7 +209,7 @@ class AsyncClaim(Claim):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._leased is not None:
-            await self._threads.surely(functools.partial(_release, self))
+            await self._threads.run_to_end(functools.partial(_release, self))
 
 
 class AsyncQueue:
@@ -236,7 +240,7 @@ class AsyncQueue:
         max_bytes: int | None = None,
         id: str | None = None,
     ) -> _Call[AsyncClaim]:
-        """As `Queue.claim`; await it, or enter it by `async with`."""
+        """As `Queue.claim`. Await it, or enter it with `async with`."""
         request = claim_request(limit, lease, wait, worker, max_bytes, id)
         claim = functools.partial(claim_from, [self._sync])
         return _Call(_claimed(self._threads, self._sync._backend, request, claim))
@@ -246,7 +250,7 @@ class AsyncQueue:
         left = duration_ms("timeout", timeout) / 1000
         total = left
         while True:
-            piece = min(left, _PIECE)
+            piece = min(left, _WAIT_SLICE_S)
             try:
                 return await self._threads.run(functools.partial(self._sync.wait_for, job_id, piece), waits=True)
             except WaitTimeout:
@@ -290,9 +294,9 @@ class AsyncQueue:
 
 
 class AsyncStore:
-    """An open store: the verbs of `tenure.Store`, awaited. Belongs to no event loop; `async with` closes it.
+    """An open store: the verbs of `tenure.Store`, awaited. Not bound to an event loop; `async with` closes it.
 
-    `threads` verbs run at once, besides `waiters` that wait; more of either queue up.
+    Up to `threads` verbs run at once, and up to `waiters` more that wait; further calls queue up.
     """
 
     def __init__(self, store: Store, *, threads: int = 16, waiters: int = 64) -> None:
@@ -316,15 +320,15 @@ class AsyncStore:
         return f"<AsyncStore {self.url} ({self.durability})>"
 
     def queue(self, queue: str, tenant: str = DEFAULT_TENANT) -> AsyncQueue:
-        """A handle on a queue; nothing is awaited, since nothing is read."""
+        """Return a handle on a queue. Not a coroutine, because it reads nothing."""
         return AsyncQueue(self._sync.queue(queue, tenant), self._threads)
 
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
-        """A write in several transactions, published once. It is for bulk writers, and its verbs block: call them in a thread."""
+        """Return a write in several transactions that is published once. Its verbs block: call them in a thread."""
         return self._sync.staged(write_id, keep)
 
     def tables(self, *, snapshot: str | None = None) -> AbstractContextManager[Tables]:
-        """One moment as tables. Reading a table takes the processor for long, and blocks: call it in a thread."""
+        """Open a snapshot of the store as tables. Reading a table blocks and is CPU-bound: call it in a thread."""
         return self._sync.tables(snapshot=snapshot)
 
     def claim(
@@ -337,7 +341,7 @@ class AsyncStore:
         *,
         max_bytes: int | None = None,
     ) -> _Call[AsyncClaim]:
-        """As `Store.claim`: several queues, in turn."""
+        """As `Store.claim`: from the first of several queues that has jobs, taking turns."""
         handles = [queue._sync if isinstance(queue, AsyncQueue) else self._sync.queue(queue) for queue in queues]
         if not handles:
             raise InvalidArgument("claim from at least one queue")
@@ -372,7 +376,7 @@ class AsyncStore:
         """As `Store.events`."""
         left = duration_ms("wait", wait) / 1000
         while True:
-            piece = min(left, _PIECE)
+            piece = min(left, _WAIT_SLICE_S)
             look = functools.partial(self._sync.events, after, limit, piece, consumer)
             page = await self._threads.run(look, waits=piece > 0)
             left -= piece
@@ -382,9 +386,9 @@ class AsyncStore:
     async def follow(
         self, after: str | None = None, limit: int = 1000, consumer: str | None = None
     ) -> AsyncIterator[Event]:
-        """Every durable event after a cursor, and those to come, without end."""
+        """Iterate over every durable event after a cursor, and over later ones as they are written, without end."""
         while True:
-            page = await self.events(after, limit, _PIECE, consumer)
+            page = await self.events(after, limit, _WAIT_SLICE_S, consumer)
             for event in page.events:
                 yield event
             after = page.cursor
@@ -429,7 +433,7 @@ class AsyncStore:
 
 def _opening(verb: Callable[P, Store]) -> Callable[P, _Call[AsyncStore]]:
     def call(*args: P.args, **kwargs: P.kwargs) -> _Call[AsyncStore]:
-        """As `tenure.open`; await it, or enter it by `async with`."""
+        """As `tenure.open`. Await it, or enter it with `async with`."""
         return _Call(_opened(functools.partial(verb, *args, **kwargs)))
 
     return call
@@ -440,7 +444,7 @@ open = _opening(opening.open)
 
 async def _opened(work: Callable[[], Store]) -> AsyncStore:
     threads = _Threads(1, 1)
-    store = await threads.hold(lambda cancel: work(), Store.close)
+    store = await threads.run_recoverable(lambda cancel: work(), Store.close)
     await threads.close(lambda: None)
     return AsyncStore(store)
 
@@ -454,15 +458,15 @@ async def _claimed(
     asked_ms = backend.now_ms()
 
     def work(cancel: threading.Event) -> Claim:
-        # A claim that had to queue for a thread has waited for that long.
+        # Time spent in the queue for a thread counts as waiting.
         left_ms = max(0, request.wait_ms - (backend.now_ms() - asked_ms))
         timely = msgspec.structs.replace(request, wait_ms=left_ms) if request.wait_ms else request
         return claim_now(timely, cancel)
 
-    claim = await threads.hold(work, _release, waits=request.wait_ms > 0)
+    claim = await threads.run_recoverable(work, _release, waits=request.wait_ms > 0)
     return AsyncClaim(claim, threads)
 
 
 def _release(claim: Claim) -> None:
-    """What leaving a claim's context does."""
+    """Release the claim's unsettled jobs, as leaving its context does."""
     Claim.__exit__(claim, None, None, None)

@@ -1,4 +1,4 @@
-"""A claim as users hold it: an iterable of deliveries, and a context that gives back what was not settled."""
+"""`Claim`: an iterable of deliveries, and a context manager that releases the jobs that were not settled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Claim:
-    """One lease over up to `limit` jobs of one queue. Empty (and false) when there was nothing to claim."""
+    """One lease over up to `limit` jobs of one queue. Empty (and false) if there was nothing to claim."""
 
     __slots__ = ("_leased", "_settled", "queue")
 
@@ -30,7 +30,7 @@ class Claim:
 
     @property
     def lease(self) -> bytes | None:
-        """The lease's id, as stored; None for an empty claim."""
+        """The lease's id as stored; None for an empty claim."""
         return None if self._leased is None else self._leased.lease
 
     @property
@@ -40,7 +40,7 @@ class Claim:
 
     @property
     def until(self) -> datetime | None:
-        """When the lease ended at the time of the claim, by the store's clock; `extend` answers with the new end."""
+        """The end of the lease as claimed, by the store's clock; `extend` returns the new end."""
         return None if self._leased is None else as_datetime(self._leased.until_ms)
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -54,7 +54,7 @@ class Claim:
 
     @staticmethod
     def of_nothing() -> Claim:
-        """An empty claim of no queue: `queue` is not there."""
+        """Return an empty claim that belongs to no queue: its `queue` is unset."""
         made = object.__new__(Claim)
         made._leased = made._settled = None
         return made
@@ -70,6 +70,6 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Jobs settled meanwhile answer that they are, which is fine: only what is still open goes back.
+        # Jobs already settled report that they are, which is fine: only open ones are released.
         if self._leased is not None:
             self.queue.release_many(self._leased.deliveries)

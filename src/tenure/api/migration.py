@@ -1,8 +1,8 @@
-"""Every job of a store into another: same ids, states, attempts and tokens, with steps, signals and parents; and schedules.
+"""Copy every job of a store to another: ids, states, attempts, tokens, steps, signals, parents; also schedules.
 
-Both stores should be at rest: source queues that claim or enqueue meanwhile make the two differ, and the checksums say
-so. The queues of the target are paused until the end, so that nobody works on half a store; then each is as it was at
-the source. A migration that was stopped is run again: jobs that are there already are left, by their ids.
+Stop producers and workers of both stores first: changes made meanwhile make the stores differ, and the checksums show
+it. The target's queues are paused until the end, so that no worker claims from an incomplete store; then each is paused
+or open as at the source. An interrupted migration can be run again: it skips jobs whose ids exist.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tenure.model.job_checksum import Checksum, parent_sum, step_sum
 from tenure.model.lifecycle import SHOWN
 from tenure.model.retry import Policy
 
-#: Jobs a transaction, and what it may weigh.
+#: The limits of one transaction: jobs, and bytes.
 BATCH = 500
 BATCH_BYTES = 16 * 1024 * 1024
-#: What a job and a parent of it weigh.
+#: The size counted for a link between a job and a parent.
 _LINK_BYTES = 100
-#: Parents come before the jobs that they keep their results for; blocked jobs come last.
+#: Parents come before the jobs that keep their results; blocked jobs come last.
 PHASES = (("done",), ("dead",), ("scheduled", "ready", "leased"))
 Progress = Callable[[int, int | None], None]
 Batch = list[tuple[Job, Attached | None]]
 
 
 class Moved(msgspec.Struct, kw_only=True):
-    """What a migration did: `source` and `target` are checksums of all jobs of the queues that were moved."""
+    """The outcome of a migration. `source` and `target` are checksums over all jobs of the migrated queues."""
 
     queues: int
     jobs: int
@@ -56,11 +56,11 @@ def migrate(
     verify: bool = True,
     progress: Progress | None = None,
 ) -> Moved:
-    """Copy jobs and policies; nothing is removed from the source. Raises nothing for a difference: `verified` tells."""
+    """Copy jobs and policies. Removes nothing from the source, and does not raise on a difference: see `verified`."""
     chosen = [info for info in source.queues(tenant) if queue is None or info.queue == queue]
-    total = sum(_kept(info) for info in chosen)
+    total = sum(_job_count(info) for info in chosen)
     prepare(target, chosen)
-    copied = copy(source, target, chosen, told=lambda done: progress(done, total) if progress is not None else None)
+    copied = copy(source, target, chosen, report=lambda done: progress(done, total) if progress is not None else None)
     refused = copied.refused
     sums = (Checksum(), Checksum())
     if verify:
@@ -90,10 +90,10 @@ def copy(
     queues: list[QueueInfo],
     *,
     jobs: Listing | None = None,
-    told: Callable[[int], None] = lambda done: None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> Copied:
-    """Copy the jobs that `jobs` lists (all, if it is not given), with what is attached to them. Parents come first."""
-    copied = Copied(source, target, queues, jobs or jobs_of, told)
+    """Copy the jobs that `jobs` lists (default: all) with their steps and parents. Parents come first."""
+    copied = Copied(source, target, queues, jobs or jobs_of, report)
     for states in PHASES:
         copied.add(states)
     copied.add_blocked()
@@ -101,26 +101,26 @@ def copy(
 
 
 class Copied:
-    """Jobs on their way, and what became of them."""
+    """A copy in progress, and its counts."""
 
     def __init__(
-        self, source: Store, target: Store, queues: list[QueueInfo], jobs: Listing, told: Callable[[int], None]
+        self, source: Store, target: Store, queues: list[QueueInfo], jobs: Listing, report: Callable[[int], None]
     ) -> None:
         self._pairs = [(source.queue(i.queue, i.tenant), target.queue(i.queue, i.tenant)) for i in queues]
-        self._listed, self._told = jobs, told
+        self._list_jobs, self._report = jobs, report
         self.jobs = self.added = self.there = 0
         self.refused: dict[str, str] = {}
 
     def add(self, states: Sequence[str]) -> None:
         """Copy the jobs that are in one of these states."""
         for here, into in self._pairs:
-            for batch in batches(with_attached(here, self._listed(here, states))):
+            for batch in batches(with_attached(here, self._list_jobs(here, states))):
                 self.jobs += len(batch)
                 self.refused |= self._put(into, batch).refused
-                self._told(self.jobs)
+                self._report(self.jobs)
 
     def add_blocked(self) -> None:
-        """Copy the jobs that are blocked. Those that wait for a later one are refused, and tried again once that is there."""
+        """Copy the blocked jobs. One whose parent is not there yet is refused, and tried again after the others."""
         self.add(("blocked",))
         while self.refused:
             before = self.added
@@ -141,13 +141,13 @@ class Copied:
 
 
 def restore(queue: Queue, batch: Batch) -> Restored:
-    """Put jobs in with what is attached to them."""
+    """Restore jobs with their steps and parents."""
     attached = {job.id: found for job, found in batch if found is not None}
     return queue.restore([job for job, _ in batch], attached)
 
 
 def copy_schedules(source: Store, target: Store, queues: list[QueueInfo]) -> None:
-    """Store the schedules of these queues in the target too; one of the same name that is there is left."""
+    """Copy the schedules of these queues. A schedule whose name exists in the target is left as it is."""
     chosen = {(info.tenant, info.queue) for info in queues}
     for tenant in {tenant for tenant, _ in chosen}:
         known = {schedule.name for schedule in target.schedules(tenant)}
@@ -157,7 +157,7 @@ def copy_schedules(source: Store, target: Store, queues: list[QueueInfo]) -> Non
 
 
 def prepare(target: Store, queues: list[QueueInfo]) -> None:
-    """Make the queues with their policies, paused."""
+    """Create the queues with their policies, paused."""
     policies: dict[str, dict[str | Queue, Policy]] = {}
     for info in queues:
         if not isinstance(info.policy, Policy):
@@ -170,14 +170,14 @@ def prepare(target: Store, queues: list[QueueInfo]) -> None:
 
 
 def finish(target: Store, queues: list[QueueInfo]) -> None:
-    """Let go of the queues that were open at the source."""
+    """Resume the queues that were not paused at the source."""
     for info in queues:
         if not info.paused:
             target.queue(info.queue, info.tenant).resume()
 
 
 def jobs_of(queue: Queue, states: Sequence[str] = SHOWN) -> Iterator[Job]:
-    """The jobs of a queue in these states, page by page; one that moves between them meanwhile is given once."""
+    """Yield the jobs of a queue in these states, page by page; a job that changes state meanwhile comes once."""
     given: set[str] = set()
     for state in states:
         cursor = None
@@ -193,7 +193,7 @@ def jobs_of(queue: Queue, states: Sequence[str] = SHOWN) -> Iterator[Job]:
 
 
 def with_attached(queue: Queue, jobs: Iterable[Job]) -> Iterator[tuple[Job, Attached | None]]:
-    """Each of these jobs, with its steps and parents if it has any."""
+    """Yield each job with its steps and parents, or None if it has none."""
     for job in jobs:
         steps = queue.steps(job.id) if job.has_steps else []
         parents = queue.parents(job.id) if job.has_parents else []
@@ -219,7 +219,9 @@ def _weight(attached: Attached) -> int:
 
 
 def checksum(store: Store, names: list[tuple[str, str]]) -> Checksum:
-    """Over the jobs of these queues (names and tenants), with their steps and with those parents that are in one of them."""
+    """Return a checksum over the jobs of these queues (name, tenant), their steps, and their parents within these
+    queues.
+    """
     found, chosen = Checksum(), set(names)
     for queue, tenant in names:
         here = store.queue(queue, tenant)
@@ -233,6 +235,6 @@ def checksum(store: Store, names: list[tuple[str, str]]) -> Checksum:
     return found
 
 
-def _kept(info: QueueInfo) -> int:
+def _job_count(info: QueueInfo) -> int:
     counts = info.counts
     return counts.blocked + counts.waiting + counts.leased + counts.done + counts.dead

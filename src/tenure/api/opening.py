@@ -1,4 +1,4 @@
-"""`tenure.open`: settings, then an engine, then the store on it."""
+"""`tenure.open`: read settings, open the engine, build the store on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tenure.storage.keyspace import FORMAT
 if TYPE_CHECKING:
     from tenure.backends.joined import JoinedBackend
 
-#: The engines' own settings, which a call gives by their last name: `open("rocksdb:./data", mode="low_space")`.
+#: The engines' own settings by their last name, as a call gives them: `open("rocksdb:./data", mode="low_space")`.
 OPTIONS: dict[str, tuple[str, ...]] = {}
 for _name in SETTINGS:
     if _name.startswith("storage.") and _name.count(".") == 2:
@@ -35,9 +35,9 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 class _Opened(NamedTuple):
     backend: Backend
-    #: What the log says about the opened store.
+    #: Remarks for the log line about the opened store.
     remarks: Sequence[str] = ()
-    #: The same backend, where another process owns the store.
+    #: The same backend as `backend`, if another process owns the store.
     joined: JoinedBackend | None = None
 
 
@@ -50,16 +50,15 @@ def open(
     config: str | os.PathLike[str] | None = None,
     **options: object,
 ) -> Store:
-    """Open a store, and make it if it is not there: `rocksdb:./data`, `lmdb:./data`, `memory:`, `redis://host`,
+    """Open a store, creating it if it does not exist: `rocksdb:./data`, `lmdb:./data`, `memory:`, `redis://host`,
     `foundationdb:/etc/foundationdb/fdb.cluster`.
 
-    Or one that a server keeps: `http://host:port`, `https://host`, `http+unix:/path/to/socket`.
+    Or connect to a server's store: `http://host:port`, `https://host`, `http+unix:/path/to/socket`.
 
-    What is not said here comes from the environment, a TOML file (`config`, or ./tenure.toml) or the defaults: see
-    docs/settings.md. `durability` is the least that is accepted. `sweep` turns the background sweeper on or off, or
-    says how many seconds lie between its passes. `options` are the engine's own: cache_capacity, mode, sync_interval
-    listen (rocksdb), map_size (lmdb), prefix, partitions, wait_replicas, wait_aof, ca_file, timeout, patience (redis), directory, grace, lease_versions,
-    retry_limit, timeout (foundationdb), token, encoding, timeout, ca_file (http).
+    Settings not given here come from the environment, a TOML file (`config`, or ./tenure.toml) or the defaults: see
+    docs/settings.md. `durability` is the least accepted. `sweep` turns the background sweeper on or off, or gives the
+    seconds between its passes. `options` are settings of the engine by their last name: `mode="low_space"` sets
+    `storage.rocksdb.mode`.
 
     Raises SettingsError, UnknownEngine, StoreLocked, FormatError or another OpenError, with nothing changed on disk;
     Corrupt.
@@ -76,9 +75,10 @@ def open(
 def open_with(
     settings: Settings, clock: Clock | None = None, *, given: frozenset[str] = frozenset(), sweep: bool = False
 ) -> Store:
-    """Open what the settings say. `given`: options of the caller, which the engine must have.
+    """Open the store that the settings name.
 
-    `sweep`: the caller wants a sweeper.
+    `given` are the options of the caller, which must be settings of the engine. `sweep`: the caller asked for a
+    sweeper.
     """
     storage = settings.storage
     for option in given:
@@ -88,10 +88,10 @@ def open_with(
                 f"{option!r} is a setting of {' and '.join(engines)}, and this is a {storage.engine} store"
             )
     clock = SystemClock() if clock is None else clock
-    opened = {"redis": _redis, "http": _behind_a_server, "rocksdb": _owned}.get(storage.engine, _embedded)
+    opened = {"redis": _redis, "http": _http, "rocksdb": _owned}.get(storage.engine, _embedded)
     backend, remarks, joined = opened(storage, clock)
     sweeping = settings.sweep
-    # A server and an owner sweep their stores; a client of theirs sweeps only on demand.
+    # A server and an owner sweep their stores themselves; their clients sweep only if asked to.
     wanted = sweeping.enabled and joined is None and (sweep or storage.engine != "http")
     store = Store(backend, sweeper=Sweeper(clock, sweeping.interval) if wanted else None)
     if joined is not None and sweeping.enabled:
@@ -110,7 +110,7 @@ def open_with(
 
 
 def already_open(url: str) -> Store | None:
-    """The store of that folder which this process has open, if it has: a second one it cannot have."""
+    """Return the store of that folder if this process has it open: a process cannot open one twice."""
     engine, path = parse_url(url)
     if path is None or engine not in ("rocksdb", "lmdb"):
         return None
@@ -132,7 +132,7 @@ def _options(options: dict[str, object]) -> dict[str, object]:
 def _embedded(storage: Storage, clock: Clock) -> _Opened:
     from tenure.backends.embedded import (
         EmbeddedBackend,
-    )  # here, so that `import tenure` does not load what it may never use
+    )  # imported here to keep `import tenure` fast
 
     engine, url = _ENGINES[storage.engine](storage, clock)
     try:
@@ -146,9 +146,10 @@ def _embedded(storage: Storage, clock: Clock) -> _Opened:
 
 
 def _owned(storage: Storage, clock: Clock) -> _Opened:
-    """A store that one process owns: this one, if no other does.
+    """Open a store that one process owns.
 
-    Otherwise the owner carries verbs out, and its successor later.
+    This process becomes the owner if no other is. Otherwise the owner carries out the verbs, and later its successor
+    does.
     """
     if not storage.rocksdb.listen:
         return _embedded(storage, clock)
@@ -186,7 +187,7 @@ def _owned(storage: Storage, clock: Clock) -> _Opened:
 
 
 def _sweep_once_owned(joined: JoinedBackend, store: Store, clock: Clock, interval: float) -> None:
-    """The owner sweeps: begin once this process owns the store."""
+    """Start the sweeper once this process owns the store: the owner sweeps."""
     found = weakref.ref(store)
 
     def begin() -> None:
@@ -213,7 +214,7 @@ def _redis(storage: Storage, clock: Clock) -> _Opened:
     return _Opened(backend, remarks)
 
 
-def _behind_a_server(storage: Storage, clock: Clock) -> _Opened:
+def _http(storage: Storage, clock: Clock) -> _Opened:
     if storage.path is None:
         raise SettingsError(
             f"no server is named: give open a URL ('http://<host>:<port>'), or set {variable('storage.path')}"
@@ -238,7 +239,7 @@ def _behind_a_server(storage: Storage, clock: Clock) -> _Opened:
     return _Opened(backend)
 
 
-# ── the engines: each is imported at its first use ───────────────────────────────────────────────────────────────
+# ── the engines, each imported on first use ──────────────────────────────────────────────────────────────────────
 
 
 def _memory(storage: Storage, clock: Clock) -> tuple[Engine, str]:
@@ -254,7 +255,7 @@ def _rocksdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
 
     engine = RocksEngine(
         path,
-        # It has a log in any case: without a wish the store still survives a killed process.
+        # RocksDB always writes a log: also at "memory" the store survives a killed process.
         durability="disk" if storage.promised == "disk" else "os",
         cache_capacity=storage.rocksdb.cache_capacity,
         mode=storage.rocksdb.mode,
@@ -273,7 +274,7 @@ def _lmdb(storage: Storage, clock: Clock) -> tuple[Engine, str]:
         path,
         map_size=storage.lmdb.map_size,
         boot_id=clock.boot_id(),
-        durability="disk",  # the only level at which it survives a power cut whole
+        durability="disk",  # the only level at which LMDB survives a power cut undamaged
     )
     return engine, f"lmdb:{path}"
 
@@ -317,4 +318,4 @@ def _path(storage: Storage) -> str:
 
 def _refuse_less(has: Durability, wanted: Durability, url: str) -> None:
     if DURABILITIES.index(has) < DURABILITIES.index(wanted):
-        raise OpenError(f"{url} keeps what it acknowledges at durability {has!r}, and {wanted!r} was asked for")
+        raise OpenError(f"{url} has durability {has!r}, and {wanted!r} was asked for")

@@ -1,4 +1,4 @@
-"""`Queue`: the verbs on one queue. They check, then hand to the backend; the logic is behind it."""
+"""`Queue`: the verbs on one queue. They check arguments and call the backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenure.api.queue_list import QueueList
 from tenure.contract.backend import Backend, Children, Events, Parents, Progress, Steps
 from tenure.contract.job_facts import read_facts
 from tenure.errors import Corrupt, InvalidArgument, TenureError
-from tenure.model.attachments import Attached, whole_image
+from tenure.model.attachments import Attached, image_with_attachments
 from tenure.model.durations import Duration, Moment, duration_ms
 from tenure.model.explanation import Explanation, utc
 from tenure.model.explanation import explain as explained
@@ -44,8 +44,8 @@ from tenure.model.step import checked_signal_name, checked_step
 from tenure.telemetry import Meter, Telemetry, wanted
 
 MAX_RESTORE = 1_000
-Ids = list[str]  # by a name of its own, since `list` is a verb below
-_ONE = ClaimRequest(1)
+Ids = list[str]  # an alias, because `list` is a verb below
+_CLAIM_ONE = ClaimRequest(1)
 _NOTHING_ATTACHED: Mapping[str, Attached] = {}
 _PLAIN_OPTIONS = (None, None, 0, None, None, None, None, "error", None)
 _job, _token, _name, _lease = map(attrgetter, ("job", "token", "name", "lease"))
@@ -88,29 +88,30 @@ class Queue:
     ) -> Enqueued:
         """Add a job. `key` makes it idempotent; `ttl` removes it if it is not claimed in time; groups take turns.
 
-        `on_conflict`: whether a key that a job with another payload holds is a KeyConflict, or that job is answered
-        with.
+        `on_conflict`: if a job with another payload holds the key, raise KeyConflict ("error") or return that job
+        ("keep").
         """
         if (delay, at, priority, key, max_attempts, ttl, headers, on_conflict, group) != _PLAIN_OPTIONS:
             if isinstance(payload, NewJob):
-                raise InvalidArgument("a NewJob says everything itself: give options to it, or with bytes, not both")
+                raise InvalidArgument("give options to the NewJob, or with bytes, not both")
             payload = NewJob(payload, delay, at, priority, key, max_attempts, ttl, headers, on_conflict, group=group)
         request = job_request(payload)
         began = perf_counter()
         try:
             added = self._backend.enqueue(self.name, (request,))[0]
         except BaseException as error:
-            self._enqueues.failed(began, type(error))
+            self._enqueues.record_failure(began, type(error))
             raise
-        self._enqueues.did(began, 1)
+        self._enqueues.record(began, 1)
         if wanted(DEBUG):
             self._telemetry.debug("enqueued", queue=str(self.name), ids=[added.id])
         return added
 
     def enqueue_many(self, jobs: Iterable[bytes | NewJob]) -> list[Enqueued]:
-        """Add jobs in one transaction: all or none, answers in order.
+        """Add jobs in one transaction, all or none. Results come in order.
 
-        A batch beyond `traits.atomic_bytes` raises TooLarge; with `traits.cuts_batches` it is several transactions.
+        A batch beyond `traits.atomic_bytes` raises TooLarge; with `traits.cuts_batches` it becomes several
+        transactions.
         """
         requests = job_requests(jobs)
         if not requests:
@@ -134,29 +135,29 @@ class Queue:
         max_bytes: int | None = None,
         id: str | None = None,
     ) -> Claim:
-        """Take up to `limit` jobs under one lease (the policy's, if not said), waiting up to `wait` for the first.
+        """Claim up to `limit` jobs under one lease (default: the policy's), waiting up to `wait` for the first.
 
-        With an `id`, a repeated claim gives the same jobs, those still open, instead of taking more.
+        A repeated claim with the same `id` returns the same jobs, those still open, instead of claiming more.
         """
         if limit == 1 and (lease, wait, worker, max_bytes, id) == (None, 0, "", None, None) and type(limit) is int:
-            request = _ONE  # the commonest, made already
+            request = _CLAIM_ONE  # the most common request, built in advance
         else:
             request = claim_request(limit, lease, wait, worker, max_bytes, id)
         began = perf_counter()
         try:
             leased = self._backend.claim((self.name,), request)
         except BaseException as error:
-            self._claims.failed(began, type(error))
+            self._claims.record_failure(began, type(error))
             raise
         return claimed(self._telemetry, (self,), leased, began)
 
     def ack(
         self, delivery: Settleable, result: bytes | None = None, *, then: Sequence[bytes | NewJob] | None = None
     ) -> None:
-        """Done. Raises LeaseLost if the job is no longer this delivery's.
+        """Mark the job done. Raises LeaseLost if the delivery no longer holds it.
 
-        `then` are jobs that are enqueued in the same transaction, each into this queue or the `queue` it names: all of
-        it happens, or nothing. So it also raises what `enqueue` raises (QueueFull, KeyConflict).
+        `then` are jobs to enqueue in the same transaction, each into this queue or the `queue` it names: all of it
+        happens, or nothing. So it also raises what `enqueue` raises (QueueFull, KeyConflict).
         """
         if result is None and then is None:
             item = Settle("ack", proof_of(delivery))
@@ -166,20 +167,23 @@ class Queue:
         self._settle_one("ack", item, delivery, self._acks)
 
     def nack(self, delivery: Settleable, error: str | None = None, delay: Duration | None = None) -> None:
-        """It failed: the policy decides when it comes back, or that it is dead."""
+        """Report a failed attempt: the policy decides when the job is retried, or that it is dead."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
         self._settle_one("nack", Settle("nack", proof_of(delivery), None, _checked_error(error), delay_ms), delivery)
 
     def fail(self, delivery: Settleable, error: str | None = None) -> None:
-        """It can never succeed: dead at once."""
+        """Report that the job can never succeed: it is dead at once."""
         self._settle_one("fail", Settle("fail", proof_of(delivery), None, _checked_error(error)), delivery)
 
     def release(self, delivery: Settleable) -> None:
-        """Give it back at once, at its place in the queue; the delivery is not counted."""
+        """Put the job back at its place in the queue, ready at once. The attempt is not counted."""
         self._settle_one("release", Settle("release", proof_of(delivery)), delivery)
 
     def snooze(self, delivery: Settleable, delay: Duration, *, until_signal: str | None = None) -> None:
-        """Give it back, to be ready after `delay`, or as soon as it has a signal; the delivery is not counted."""
+        """Put the job back, ready after `delay` or at a signal, whichever comes first.
+
+        The attempt is not counted.
+        """
         delay_ms = duration_ms("delay", delay)
         until = None if until_signal is None else checked_signal_name(until_signal)
         self._settle_one(
@@ -187,9 +191,9 @@ class Queue:
         )
 
     def ack_many(self, deliveries: Iterable[Settleable]) -> Settled:
-        """Done, all of these, in one transaction; those that were no longer the caller's are in `lost`.
+        """Mark jobs done in one transaction. `lost` lists those whose lease the caller no longer held.
 
-        Those whose rows cannot be read are in `damaged`.
+        `damaged` lists those whose rows cannot be read.
         """
         return self._settle_many("ack", deliveries)
 
@@ -197,20 +201,23 @@ class Queue:
         return self._settle_many("release", deliveries)
 
     def settle_many(self, items: Sequence[Settle]) -> list[TenureError | None]:
-        """Different verdicts in one transaction: for sinks and servers. Answers in order: None, or why not."""
+        """Apply different verdicts in one transaction, for sinks and servers.
+
+        Returns None or the error of each, in order.
+        """
         with self._span("settle_many") as span:
             outcomes = self._backend.settle(self.name, items)
             span.jobs(len(outcomes))
         return outcomes
 
     def extend(self, claim: Claim | Settleable, seconds: Duration | None = None) -> Extended:
-        """Keep the whole claim for longer: at least `seconds` (the policy's lease, if not said) from now."""
+        """Extend the lease of the whole claim to at least `seconds` from now (default: the policy's lease)."""
         if isinstance(claim, Claim):
             lease = claim.lease
             if lease is None:
                 raise InvalidArgument("an empty claim has no lease to extend")
         else:
-            self._own(claim)
+            self._check_own(claim)
             lease = proof_of(claim).lease
         lease_ms = duration_ms("seconds", self.policy().lease if seconds is None else seconds, minimum_ms=1)
         with self._span("extend"):
@@ -220,26 +227,28 @@ class Queue:
         return extended
 
     def progress(self, delivery: Settleable, fraction: float, note: str | None = None) -> None:
-        """Store how far the delivery is (0 to 1), shown by `get` and `list`. Raises LeaseLost."""
+        """Store the delivery's progress (0 to 1), which `get` and `list` show. Raises LeaseLost."""
         if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
             raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
         with self._span("progress"):
-            self._own(delivery)
+            self._check_own(delivery)
             self._backend.progress(self.name, proof_of(delivery), float(fraction), _checked_error(note))
 
     def record_step(self, delivery: Settleable, name: str, value: bytes) -> bytes:
-        """Store the value of a step of the delivery's job, once: the value that is stored, by this call or before.
+        """Store the value of a step of the delivery's job, once.
+
+        Returns the stored value, from this call or an earlier one.
 
         A later delivery finds it in `steps`. Raises LeaseLost, TooLarge (64 KiB a step; 1 MiB and 1,000 steps a job).
         """
         step, data = checked_step("step", name, value)
         with self._span("record_step"):
-            self._own(delivery)
+            self._check_own(delivery)
             return self._backend.record_step(self.name, proof_of(delivery), step, data)
 
     def _settle_one(self, verb: str, item: Settle, delivery: Settleable, meter: Meter | None = None) -> None:
         if type(delivery) is not Delivery or delivery.name is not self.name:
-            self._own(delivery)
+            self._check_own(delivery)
         if meter is None:
             meter = self._telemetry.meter(verb)
         began = perf_counter()
@@ -248,9 +257,9 @@ class Queue:
             if outcome is not None:
                 raise outcome
         except BaseException as error:
-            meter.failed(began, type(error))
+            meter.record_failure(began, type(error))
             raise
-        meter.did(began, 1)
+        meter.record(began, 1)
         if wanted(DEBUG):
             self._telemetry.debug(
                 "settled", verb=verb, queue=str(self.name), id=item.proof.job.hex(), token=item.proof.token
@@ -261,12 +270,12 @@ class Queue:
         if not given:
             return Settled([], [])
         items: Sequence[Settle]
-        if self._of_one_claim(given):  # made here: nothing to check
+        if self._of_one_claim(given):  # receipts made by this process need no check
             jobs = list(map(_job, given))
             items = AlikeSettles(verb, given[0].lease, jobs, list(map(_token, given)))
         else:
             for delivery in given:
-                self._own(delivery)
+                self._check_own(delivery)
             items = [Settle(verb, proof_of(delivery)) for delivery in given]
             jobs = [item.proof[0] for item in items]
         with self._span(verb + "_many") as span:
@@ -293,25 +302,28 @@ class Queue:
             and len(set(map(id, map(_lease, given)))) == 1
         )
 
-    def _own(self, delivery: Settleable) -> None:
+    def _check_own(self, delivery: Settleable) -> None:
         if isinstance(delivery, Delivery) and delivery.name is not self.name and delivery.name != self.name:
             raise InvalidArgument(f"that delivery is from queue {delivery.name}, not {self.name}")
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, job_id: str) -> Job | None:
-        """The job as it is now, or None if it is not there."""
+        """Return the job as it is now, or None if it does not exist."""
         with self._span("get"):
             return self._backend.get(self.name, job_id_bytes(job_id))
 
     def wait_for(self, job_id: str, timeout: Duration = 10) -> Job | None:
-        """The job, once it is done, dead or removed; None if there is no such job. Raises WaitTimeout."""
+        """Wait until the job is done, dead or removed, and return it; None if there is no such job.
+
+        Raises WaitTimeout.
+        """
         timeout_ms = duration_ms("timeout", timeout)
         with self._span("wait_for"):
             return self._backend.wait_for(self.name, job_id_bytes(job_id), timeout_ms)
 
     def list(self, state: str = "ready", limit: int = 100, cursor: str | None = None) -> Page:
-        """Jobs in a state (scheduled, ready, leased, done, dead, blocked), a page at a time."""
+        """Return one page of the jobs in a state (scheduled, ready, leased, done, dead, blocked)."""
         checked_shown(state)
         with self._span("list"):
             return self._backend.list(self.name, state, whole_number("limit", limit, 1, 10_000), cursor)
@@ -321,24 +333,24 @@ class Queue:
             return self._backend.counts(self.name)
 
     def groups(self, limit: int = 100, cursor: str | None = None) -> GroupPage:
-        """Groups that have jobs that wait or are leased: how many, and since when the oldest is ready; a page at a time."""
+        """Return one page of the groups with waiting or leased jobs: their counts, and when the oldest became ready."""
         with self._span("groups"):
             return self._backend.groups(self.name, whole_number("limit", limit, 1, 10_000), cursor)
 
     def find(self, key: str) -> str | None:
-        """The id of the job that holds an idempotency key, also of one that has ended; None: nobody holds it."""
+        """Return the id of the job that holds an idempotency key, even if the job has ended; None if there is none."""
         short_text("key", key, MAX_KEY_BYTES)
         with self._span("holder"):
             found = self._backend.holder(self.name, key)
         return None if found is None else found.hex()
 
     def timeline(self, job_id: str) -> Events:
-        """What happened to a job, oldest first, as far back as the journal is kept."""
+        """Return the events of a job, oldest first, as far back as the journal goes."""
         with self._span("timeline"):
             return self._backend.timeline(self.name, job_id_bytes(job_id))
 
     def parents(self, job: Settleable) -> Parents:
-        """The jobs that this one waits or waited for, in the order in which it named them, with their results.
+        """Return the parents of this job, in the order in which it named them, with their results.
 
         `job` is a delivery, or a job's id.
         """
@@ -350,18 +362,18 @@ class Queue:
         return found
 
     def children(self, job_id: str, limit: int = 100) -> Children:
-        """The first of the jobs that wait or waited for this one. Those that ended long ago may be missing."""
+        """Return the first jobs that wait or waited for this one. Those that ended long ago may be missing."""
         with self._span("children"):
             return self._backend.children(self.name, job_id_bytes(job_id), whole_number("limit", limit, 1, 10_000))
 
     def steps(self, job: Settleable) -> Steps:
-        """The steps and signals of a job, a delivery or an id, in the order in which they were stored."""
+        """Return the steps and signals of a job (a delivery or an id), in the order in which they were stored."""
         at = job.job if isinstance(job, Delivery) else job_id_bytes(job)
         with self._span("steps"):
             return self._backend.steps(self.name, at)
 
     def signal(self, job_id: str, name: str, payload: bytes = b"") -> bool:
-        """Give a job a signal; False if it has one of that name. A job that waits for it is ready now.
+        """Send a signal to a job; False if it already has one of that name. A job waiting for the signal becomes ready.
 
         Raises NotFound (there is no such job, or it is done), TooLarge.
         """
@@ -370,14 +382,14 @@ class Queue:
             return self._backend.signal(self.name, job_id_bytes(job_id), signal, data)
 
     def explain(self, job_id: str, moment: Callable[[int], str] = utc) -> Explanation | None:
-        """Where a job is, why, what happened and what happens next, in sentences; None: nothing is known of it.
+        """Explain in sentences where a job is, why, what happened and what happens next; None if it is unknown.
 
-        `moment` puts a time (milliseconds since 1970) into words.
+        `moment` formats a time (milliseconds since 1970).
         """
         with self._span("explain"):
             return explained(read_facts(self._backend, self.name, job_id_bytes(job_id)), moment)
 
-    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── manage ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def replay(
         self,
@@ -390,10 +402,10 @@ class Queue:
         *,
         delay: Duration = 0,
     ) -> Replayed:
-        """Bring dead jobs back, with the same id and a token that goes on: by ids, by what they died of, or all.
+        """Make dead jobs waiting again, with the same id and a higher token: by ids, by cause of death, or all.
 
-        `ids` may map each id to the token it was seen with: one that has moved on since is skipped. `rate` (jobs a
-        second) spaces when they become ready, the first after `delay`, and returns at once.
+        `ids` may map each id to the token it was seen with: a job whose token has changed is skipped. `rate` (jobs a
+        second) spaces the times at which they become ready, the first after `delay`; the call returns at once.
         """
         request = replay_request(ids, where, limit, rate, dry_run, delay)
         with self._span("replay") as span:
@@ -404,15 +416,15 @@ class Queue:
         return replayed
 
     def restore(self, jobs: Sequence[Job], attached: Mapping[str, Attached] = _NOTHING_ATTACHED) -> Restored:
-        """Put jobs in as they stood in another store or in an archive: same id, state, attempts and token.
+        """Insert jobs as they were in another store or in an archive: same id, state, attempts and token.
 
-        `attached` has the steps and parents of those that have any, by id. A blocked job is refused as long as a parent
-        that it waits for is neither in the store nor among these jobs.
+        `attached` has the steps and parents of jobs, by id. A blocked job is refused if a parent that it waits for is
+        neither in the store nor among these jobs.
 
-        At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Idempotent by id. What was leased
-        there is ready here. An event tells of each; `max_waiting` does not hold them back.
+        At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Idempotent by id. A leased job
+        becomes ready. Each job gets an event; `max_waiting` does not apply.
         """
-        images = [whole_image(job, attached.get(getattr(job, "id", ""))) for job in jobs]
+        images = [image_with_attachments(job, attached.get(getattr(job, "id", ""))) for job in jobs]
         whole_number("the number of jobs", len(images), 0, MAX_RESTORE)
         with self._span("restore") as span:
             restored = self._backend.restore(self.name, images) if images else Restored(added=[], there=[], refused={})
@@ -424,10 +436,10 @@ class Queue:
         return restored
 
     def discard(self, tokens: Mapping[str, int], state: str = "dead") -> Ids:
-        """Remove done or dead jobs that are still what they were when looked at: in this state, with this token.
+        """Remove done or dead jobs that have not changed since they were read: still in this state, with this token.
 
-        At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Returns the ids of those that
-        were removed.
+        At most 1,000 jobs, in one transaction (in several, where `traits.cuts_batches`). Returns the ids of the removed
+        jobs.
         """
         checked_shown(state, ("done", "dead"))
         whole_number("the number of jobs", len(tokens), 0, MAX_RESTORE)
@@ -440,7 +452,7 @@ class Queue:
         return [job.hex() for job in removed]
 
     def cancel(self, job_id: str) -> bool:
-        """Remove a job that has not ended; its holder, if it has one, finds out. False: unknown or ended."""
+        """Remove a job that has not ended. A worker that holds it gets LeaseLost. False: unknown or ended."""
         with self._span("cancel"):
             cancelled = self._backend.cancel(self.name, job_id_bytes(job_id))
         if cancelled:
@@ -448,7 +460,7 @@ class Queue:
         return cancelled
 
     def purge(self, state: str = "dead", progress: Progress | None = None) -> int:
-        """Remove every job in a state; leased jobs are not purged (cancel them). Returns how many."""
+        """Remove every job in a state, except leased ones (cancel those). Returns how many."""
         checked_shown(state, tuple(s for s in SHOWN if s != "leased"))
         with self._span("purge"):
             purged = self._backend.purge(self.name, state, progress)
@@ -456,7 +468,7 @@ class Queue:
         return purged
 
     def pause(self) -> None:
-        """Claims return nothing until `resume`; enqueues go on, and leases live on."""
+        """Make claims return nothing until `resume`. Enqueues continue, and leases stay valid."""
         with self._span("pause"):
             self._backend.set_paused(self.name, True)
         self._telemetry.info("paused", queue=str(self.name))
@@ -467,7 +479,7 @@ class Queue:
         self._telemetry.info("resumed", queue=str(self.name))
 
     def configure(self, policy: Policy) -> None:
-        """Give the queue its policy; jobs that are there already keep their max_attempts."""
+        """Set the queue's policy. Existing jobs keep their max_attempts."""
         with self._span("configure"):
             self._backend.configure({self.name: checked_policy(policy)})
         self._telemetry.info("configured", queues=[str(self.name)])
@@ -481,7 +493,7 @@ class Queue:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A handle holds nothing: the store is what is closed."""
+        """Do nothing: a handle holds no resources. Close the store instead."""
 
 
 def claim_request(
@@ -503,24 +515,24 @@ def claim_request(
 
 
 def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading.Event | None = None) -> Claim:
-    """A claim from the first of these queues of one store that has jobs; `cancel`, once set, ends its waiting."""
+    """Claim from the first of these queues (of one store) that has jobs. Setting `cancel` ends the waiting."""
     first = queues[0]
     began = perf_counter()
     try:
         names = queues.names if isinstance(queues, QueueList) else [queue.name for queue in queues]
         leased = first._backend.claim(names, request, cancel)
     except BaseException as error:
-        first._claims.failed(began, type(error))
+        first._claims.record_failure(began, type(error))
         raise
     return claimed(first._telemetry, queues, leased, began)
 
 
 def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None, began: float) -> Claim:
-    """What a backend answered, counted and in the user's hands."""
+    """Count a backend's claim and wrap it for the user."""
     queue = queues[0]
     count = 0 if leased is None else len(leased.deliveries)
-    queue._claims.did(began, count)
-    if leased is None or not count:  # nothing there, or a repeated claim whose jobs are all settled
+    queue._claims.record(began, count)
+    if leased is None or not count:  # nothing to claim, or a repeated claim whose jobs are all settled
         return Claim(queue, None)
     if leased.name is not queue.name and leased.name != queue.name:
         name = leased.name
@@ -539,7 +551,10 @@ def checked_policy(policy: object) -> Policy:
 
 
 def _checked_error(error: object) -> str | None:
-    """Any text, cut to what is kept; a lone surrogate in a traceback must not cost the verdict."""
+    """Return the error text, shortened to the stored length.
+
+    Lone surrogates of a traceback are replaced, not refused.
+    """
     if error is None:
         return None
     text = error if isinstance(error, str) else str(error)

@@ -1,4 +1,4 @@
-"""Several queues of a store, as a claim over them takes them: in turn, each claim beginning one further."""
+"""Several queues of a store to claim from in turn: each claim starts one queue further."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class QueueList(Sequence["Queue"]):
-    """Handles of queues, beginning with one of them, and their names. Made once for a list that is claimed from again and again."""
+    """Queue handles and their names, starting at one of them. Built once for a list that is claimed from repeatedly."""
 
     __slots__ = ("_by_name", "_first", "_handles", "names")
 

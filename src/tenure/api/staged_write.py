@@ -1,4 +1,4 @@
-"""A staged write as programs hold it: `store.staged("id")`. Exactly once, however often a commit is repeated.
+"""Staged writes: `store.staged("id")`. A write takes effect exactly once, however often its commit is repeated.
 
     staged = store.staged("nightly-2026-11-15")
     state = staged.begin(manifest)                # the first manifest recorded for this id
@@ -6,7 +6,7 @@
         staged.publish(number, queue, jobs)       # at most 1,000 jobs each, in order
     staged.finish()
 
-What was staged, and where, is the caller's: the manifest names it, and to the store is only bytes.
+The caller decides where it stages data; the manifest, opaque bytes to the store, refers to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _checked_keep(keep_ms: int) -> int:
 
 
 class Staged:
-    """A write under an id of the caller's choice. Thread-safe."""
+    """A write under an id that the caller chooses. Thread-safe."""
 
     def __init__(self, backend: Backend, telemetry: Telemetry, write_id: str, keep: Duration | None) -> None:
         self._backend = backend
@@ -54,28 +54,28 @@ class Staged:
         self.id = checked_write_id(write_id)
 
     def begin(self, manifest: bytes) -> WriteState:
-        """Record what was staged. A repeat gets the first manifest back, and must publish that."""
+        """Record the manifest of the write. A repeat returns the first manifest, which the caller must publish."""
         if not isinstance(manifest, bytes):
             raise InvalidArgument(f"a manifest is bytes, not {type(manifest).__name__}")
         with self._telemetry.span("begin_write"):
             return self._backend.begin_write(self.id, manifest, self._keep_ms)
 
     def state(self) -> WriteState | None:
-        """How far it is; None if it was never begun, or has been forgotten."""
+        """Return the write's state; None if it was never begun, or has been forgotten."""
         with self._telemetry.span("write_state"):
             return self._backend.write_state(self.id)
 
     def publish(self, chunk: int, queue: Queue, jobs: Iterable[bytes | NewJob]) -> Published:
-        """Add the jobs of one chunk, unless they were before."""
+        """Add the jobs of one chunk, unless it was already published."""
         return self.publish_checked(chunk, queue, job_requests(jobs))
 
     def publish_checked(
         self, chunk: int, queue: Queue, jobs: Sequence[JobRequest], refused: Sequence[Refusal] = ()
     ) -> Published:
-        """As `publish`, of requests that have been checked: for callers that check a column at a time.
+        """As `publish`, for requests that are already checked, by callers that check a column at a time.
 
-        Jobs that are `refused` are left out, and recorded with the chunk. Called again for a chunk that is published
-        (with no jobs, if the caller likes), it returns what was recorded then.
+        Jobs in `refused` are not added but recorded with the chunk. A repeat for a published chunk returns what was
+        recorded, whatever jobs it is given.
         """
         whole_number("chunk", chunk, 0, 2**40)
         with self._telemetry.span("publish") as span:
@@ -84,7 +84,7 @@ class Staged:
         return published
 
     def put_piece(self, part: str, piece: int, data: bytes) -> None:
-        """Keep up to 4 MiB of a part in the store, for a day: for writers that share no folder."""
+        """Store up to 4 MiB of a part for a day, for writers that share no folder with the store."""
         piece_name(part, piece)
         with self._telemetry.span("put_piece"):
             self._backend.put_piece(self.id, part, piece, data)
@@ -99,7 +99,7 @@ class Staged:
             self._backend.drop_pieces(self.id)
 
     def load(self, manifest: bytes, parts: Sequence[LoadPart]) -> WriteState:
-        """Take in sorted files instead of chunks, all or nothing: see `tenure.bulk.load_files`, which makes them."""
+        """Load sorted files instead of chunks, all or nothing. `tenure.bulk.load_files` makes the files."""
         with self._telemetry.span("load") as span:
             state = self._backend.load(LoadRequest(self.id, manifest, list(parts), self._keep_ms))
             span.jobs(state.jobs)
@@ -107,19 +107,19 @@ class Staged:
         return state
 
     def load_chunk(self, chunk: int, parts: Sequence[LoadPart]) -> WriteState:
-        """Take in sorted files as a chunk of a write that was begun, unless they were before."""
+        """Load sorted files as one chunk of a write that was begun, unless the chunk was already loaded."""
         with self._telemetry.span("load") as span:
             state = self._backend.load(LoadRequest(self.id, b"", list(parts), self._keep_ms, chunk))
             span.jobs(sum([part.rows for part in parts]))
         return state
 
     def load_target(self, queue: Queue) -> LoadTarget:
-        """What the maker of such files has to know of a queue."""
+        """Return what the writer of such files needs to know about a queue."""
         with self._telemetry.span("load_target"):
             return self._backend.load_target(queue.name)
 
     def finish(self, forget: str | None = None) -> WriteState:
-        """Nothing is left to publish. `forget`: an earlier, finished write whose caller is past it."""
+        """Mark the write complete. `forget`: an earlier, finished write that may be forgotten."""
         with self._telemetry.span("finish_write"):
             state = self._backend.finish_write(self.id, forget)
         self._telemetry.info("write_finished", write=self.id, jobs=state.jobs, duplicates=state.duplicates)

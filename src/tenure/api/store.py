@@ -1,7 +1,7 @@
-"""`Store`: what users open, and the verbs on all of it.
+"""`Store`: the object that `open` returns, and the verbs on all its queues.
 
-Telemetry is here and in `queue`, and nowhere below: one span a verb (`telemetry.Telemetry.span`), one line of log for
-what happened.
+Telemetry is recorded here and in `queue`, and nowhere below: one span for each verb (`telemetry.Telemetry.span`), one
+log line for each event.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tenure.telemetry import Telemetry
 if TYPE_CHECKING:
     from tenure.bulk.table_access import Tables
 
-#: A change of the calendar of this size is logged as a step.
+#: A calendar change of this size is logged as a clock step.
 _STEP_MS = 1000
 
 
@@ -58,7 +58,7 @@ class Store:
         self._telemetry = Telemetry(backend.url)
         self._queues: dict[QueueName, Queue] = {}
         self._turn = 0
-        #: The queues that the last claim over several named, as they were given, and as a list.
+        #: The queues of the last claim over several, as the caller named them, and as a list.
         self._claimed_over: tuple[tuple[Queue | str, ...], QueueList] | None = None
         self.closed = False
         self._sweeper = sweeper
@@ -69,7 +69,7 @@ class Store:
 
     @property
     def backend(self) -> Backend:
-        """What carries this store's verbs out: for servers, bulk readers and tests, which need more than users do."""
+        """The backend that carries out this store's verbs, for servers, bulk readers and tests."""
         return self._backend
 
     @property
@@ -78,7 +78,7 @@ class Store:
 
     @property
     def traits(self) -> Traits:
-        """What this store's engine does and does not promise."""
+        """The guarantees and limits of this store's engine."""
         return self._backend.traits
 
     @property
@@ -86,11 +86,11 @@ class Store:
         return self._backend.traits.durability
 
     def queue(self, queue: str, tenant: str = DEFAULT_TENANT) -> Queue:
-        """A handle on a queue, which need not exist: the first enqueue makes it."""
+        """Return a handle on a queue. The queue need not exist: the first enqueue creates it."""
         name = queue_name(queue, tenant)
         found = self._queues.get(name)
         if found is None:
-            # The handle is cheap, and any of two made at once will do.
+            # Two threads may both create a handle: handles have no state, so either will do.
             found = self._queues[name] = Queue(self._backend, self._telemetry, name)
         return found
 
@@ -130,19 +130,19 @@ class Store:
         max_bytes: int | None = None,
         id: str | None = None,
     ) -> Claim:
-        """Claim from whichever queue's turn it is: tenants take turns, then the queues of each. `claim.queue` is its handle.
+        """Claim from the next queue in turn: tenants take turns, then the queues of each. `claim.queue` is its handle.
 
-        `tenants`, `queues` and `excluding` choose among them; `weights` say how much of the turns a tenant gets, or a queue of its
-        tenant's (`tenant/queue`); 1 is usual.
+        `tenants`, `queues` and `excluding` select queues. `weights` give a tenant, or a queue among its tenant's
+        (`tenant/queue`), more or fewer turns; the default is 1.
         """
         request = claim_request(limit, lease, wait, worker, max_bytes, id)
         among = any_queues(tenants, queues, weights, excluding)
         return claim_anywhere(self, request, among)
 
     def staged(self, write_id: str, keep: Duration | None = None) -> Staged:
-        """A write in several transactions that is published exactly once under its id, however often it is repeated.
+        """Return a write in several transactions that takes effect exactly once under its id, however often repeated.
 
-        Once finished it is remembered for `keep` (a day).
+        A finished write is remembered for `keep` (default: a day).
         """
         return Staged(self._backend, self._telemetry, write_id, keep)
 
@@ -151,7 +151,7 @@ class Store:
             return self._backend.queues(None if tenant is None else checked("tenant", tenant))
 
     def apply(self, policies: Mapping[str | Queue, Policy], tenant: str = DEFAULT_TENANT) -> None:
-        """Give several queues their policies, all in one transaction; queues that are not there are made."""
+        """Set the policies of several queues in one transaction; missing queues are created."""
         named: dict[QueueName, Policy] = {}
         for queue, policy in policies.items():
             named[queue.name if isinstance(queue, Queue) else queue_name(queue, tenant)] = checked_policy(policy)
@@ -160,9 +160,9 @@ class Store:
         self._telemetry.info("configured", queues=[str(name) for name in named])
 
     def replace_queues(self, policies: Mapping[str, Policy], tenant: str = DEFAULT_TENANT) -> None:
-        """Make these the tenant's queues, with these policies, and delete all others, in one transaction.
+        """Replace the tenant's queues with these, and delete all others, in one transaction.
 
-        Raises QueueNotEmpty if one of the others has jobs that are held, wait or are dead.
+        Raises QueueNotEmpty if one of the others has leased, waiting or dead jobs.
         """
         named = {checked("queue", queue): checked_policy(policy) for queue, policy in policies.items()}
         with self._telemetry.span("replace_queues"):
@@ -172,7 +172,7 @@ class Store:
     def delete_queue(self, queue: str, tenant: str = DEFAULT_TENANT, *, force: bool = False) -> bool:
         """Delete a queue with its policy and its done jobs; False if there is none.
 
-        Raises QueueNotEmpty while jobs are held or, without `force`, while any wait or are dead.
+        Raises QueueNotEmpty if it has leased jobs or, without `force`, waiting or dead ones.
         """
         name = queue_name(queue, tenant)
         with self._telemetry.span("delete_queue"):
@@ -182,7 +182,7 @@ class Store:
         return deleted
 
     def set_quota(self, tenant: str, quota: Quota | None) -> None:
-        """What a tenant may take of this store, over all its queues, from now on; None lifts it."""
+        """Limit what a tenant may use of this store, over all its queues. None removes the limit."""
         given = Quota() if quota is None else quota
         if not isinstance(given, Quota):
             raise InvalidArgument(f"quota={quota!r} is not a Quota")
@@ -191,37 +191,37 @@ class Store:
         self._telemetry.info("quota_set", tenant=tenant)
 
     def quotas(self, tenant: str | None = None) -> builtins.list[QuotaInfo]:
-        """The tenants that have a quota, and what each has waiting."""
+        """Return the tenants with a quota, and what each has waiting."""
         with self._telemetry.span("quotas"):
             return self._backend.quotas(None if tenant is None else checked("tenant", tenant))
 
     def schedules(self, tenant: str | None = None) -> builtins.list[Schedule]:
-        """The schedules of one tenant, or of all, in the order of tenants and names."""
+        """Return the schedules of one tenant, or of all, ordered by tenant and name."""
         with self._telemetry.span("schedules"):
             return self._backend.schedules(None if tenant is None else checked("tenant", tenant))
 
     def add_schedule(self, schedule: Schedule, *, replace: bool = False) -> None:
-        """Store a schedule: workers enqueue its job at each tick, once. `replace`: also if there is one of that name.
+        """Store a schedule; workers enqueue its job once at each tick. `replace`: overwrite one of the same name.
 
-        Raises InvalidArgument (it is no schedule, or there is one of that name), TooLarge (1,000 a tenant).
+        Raises InvalidArgument (not a schedule, or the name is taken), TooLarge (1,000 a tenant).
         """
         made = schedule.checked()
         self._change_schedule(made.name, made.tenant, ScheduleChange(put=made, replace=replace))
 
     def pause_schedule(self, name: str, tenant: str = DEFAULT_TENANT) -> bool:
-        """Enqueue nothing for it until it is resumed; False if there is none of that name."""
+        """Stop a schedule's ticks until it is resumed; False if there is none of that name."""
         return self._change_schedule(name, tenant, ScheduleChange(pause=True))
 
     def resume_schedule(self, name: str, tenant: str = DEFAULT_TENANT) -> bool:
-        """End a pause; False if there is none of that name."""
+        """Resume a paused schedule; False if there is none of that name."""
         return self._change_schedule(name, tenant, ScheduleChange(pause=False))
 
     def remove_schedule(self, name: str, tenant: str = DEFAULT_TENANT) -> bool:
-        """Remove a schedule; False if there is none of that name. Jobs that it enqueued stay."""
+        """Remove a schedule; False if there is none of that name. The jobs that it enqueued stay."""
         return self._change_schedule(name, tenant, ScheduleChange(remove=True))
 
     def run_schedule(self, name: str, tenant: str = DEFAULT_TENANT) -> Enqueued:
-        """Enqueue a schedule's job now, whatever the time, also of one that is paused. Raises NotFound."""
+        """Enqueue a schedule's job now, also if it is paused. Raises NotFound."""
         found = next((each for each in self.schedules(tenant) if each.name == name), None)
         if found is None:
             raise NotFound(f"there is no schedule {name!r}")
@@ -236,7 +236,7 @@ class Store:
         return changed
 
     def get(self, job_id: str) -> Job | None:
-        """The job of that id as it is now, in whatever queue it is; None if there is none."""
+        """Return the job with that id, in any queue; None if there is none."""
         job = job_id_bytes(job_id)
         with self._telemetry.span("get"):
             return self._backend.find(job)
@@ -250,11 +250,11 @@ class Store:
         tenant: str | None = None,
         queues: Collection[str] | None = None,
     ) -> Page:
-        """Jobs in a state, queue by queue, a page at a time: of one tenant, and of queues of these names, if given."""
+        """Return one page of the jobs in a state, queue by queue; `tenant` and `queues` (names) select queues."""
         checked_shown(state)
         whole_number("limit", limit, 1, 10_000)
         with self._telemetry.span("list"):
-            return self._backend.list_all(state, limit, _cursor(cursor), *_which(tenant, queues))
+            return self._backend.list_all(state, limit, _cursor(cursor), *_checked_selection(tenant, queues))
 
     def upcoming(
         self,
@@ -266,16 +266,16 @@ class Store:
         tenant: str | None = None,
         queues: Collection[str] | None = None,
     ) -> Page:
-        """Scheduled jobs that become ready before a moment, and after another, earliest first, a page at a time."""
+        """Return one page of the scheduled jobs that become ready before a time, and after another, earliest first."""
         before_ms = 2**62 if before is None else moment_ms("before", before)
         after_ms = 0 if after is None else moment_ms("after", after)
         whole_number("limit", limit, 1, 100_000)
-        request = UpcomingRequest(before_ms, after_ms, limit, _cursor(cursor), *_which(tenant, queues))
+        request = UpcomingRequest(before_ms, after_ms, limit, _cursor(cursor), *_checked_selection(tenant, queues))
         with self._telemetry.span("upcoming"):
             return self._backend.upcoming(request)
 
     def sweep(self) -> Swept:
-        """One bounded pass over what is due: expired leases, ttl, retention, forgotten keys. `more`: call again."""
+        """Make one bounded pass over what is due: expired leases, ttl, retention, expired keys. `more`: call again."""
         self._notice_clock()
         with self._telemetry.span("sweep"):
             swept = self._backend.sweep()
@@ -295,9 +295,9 @@ class Store:
     def events(
         self, after: str | None = None, limit: int = 1000, wait: Duration = 0, consumer: str | None = None
     ) -> EventPage:
-        """Durable events after a cursor (None: from the oldest kept), in order; `wait` for the first if there is none.
+        """Return durable events after a cursor (None: from the oldest), in order, waiting up to `wait` for the first.
 
-        With `consumer`, the position `after` is remembered under that name, and what it has yet to read is kept.
+        With `consumer`, the store remembers the position `after` under that name, and does not trim events after it.
         """
         whole_number("limit", limit, 1, 1_000_000)
         if consumer is not None:
@@ -309,14 +309,14 @@ class Store:
             return self._backend.events(after, limit, wait_ms, consumer)
 
     def forget_consumer(self, consumer: str) -> bool:
-        """Let the journal be trimmed past a consumer that will not come back; False if there was none."""
+        """Forget a consumer, so that the journal may be trimmed past its position; False if there was none."""
         return self._backend.forget_consumer(checked("consumer", consumer))
 
     def check(self, repair: bool = False, progress: Progress | None = None, *, specification: bool = False) -> Report:
-        """Verify every invariant on one moment of the store; with `repair`, mend what can be, and say how.
+        """Verify every invariant on a snapshot of the store. With `repair`, fix what can be fixed and report how.
 
         `specification` also replays the journal: a finding names the first event that is no step of the specification.
-        Nothing mends that.
+        Such a finding cannot be repaired.
         """
         with self._telemetry.span("check"):
             report = self._backend.check(repair, progress)
@@ -328,13 +328,13 @@ class Store:
         return report
 
     def snapshot(self, path: str | os.PathLike[str]) -> None:
-        """Write a copy of one moment to a new folder, which can be opened as a store."""
+        """Write a copy of the store, as of now, to a new folder that can be opened as a store."""
         with self._telemetry.span("snapshot"):
             self._backend.snapshot(os.fspath(path))
         self._telemetry.info("snapshot_written", path=os.fspath(path))
 
     def take_snapshot(self, name: str = "snapshot", ttl: Duration = 3600) -> SnapshotInfo:
-        """Keep one moment of the store, under a name and never a path, until it was not used for `ttl`."""
+        """Keep a snapshot of the store under a name (not a path), until it has been unused for `ttl`."""
         checked("snapshot", name)
         ttl_ms = duration_ms("ttl", ttl, minimum_ms=1)
         with self._telemetry.span("take_snapshot"):
@@ -343,7 +343,7 @@ class Store:
         return info
 
     def renew_snapshot(self, id: str) -> SnapshotInfo:
-        """Keep it for another `ttl` from now. Raises SnapshotExpired."""
+        """Keep the snapshot for another `ttl` from now. Raises SnapshotExpired."""
         with self._telemetry.span("renew_snapshot"):
             return self._backend.renew_snapshot(id)
 
@@ -353,30 +353,30 @@ class Store:
             return self._backend.drop_snapshot(id)
 
     def snapshots(self) -> builtins.list[SnapshotInfo]:
-        """The named snapshots that are kept, oldest first."""
+        """Return the kept named snapshots, oldest first."""
         with self._telemetry.span("snapshots"):
             return self._backend.snapshots()
 
     def tables(self, *, snapshot: str | None = None) -> AbstractContextManager[Tables]:
-        """One moment of the store as tables: `with store.tables() as tables: tables.pandas("jobs", state="dead")`.
+        """Open a snapshot of the store as tables: `with store.tables() as tables: tables.pandas("jobs", state="dead")`.
 
-        A named snapshot, or one that is taken now and dropped at the end. Raises SettingsError where pyarrow is not
+        Reads a named snapshot, or one that is taken now and dropped at the end. Raises SettingsError if pyarrow is not
         installed.
         """
         with needs("analysis", "store.tables()"):
-            # By name: `bulk` is built on this class, and programs without Arrow never load it.
+            # Imported by name: `bulk` depends on this class, and programs without Arrow never load it.
             access = import_module("tenure.bulk.table_access")
         found: AbstractContextManager[Tables] = access.tables(self, snapshot=snapshot)
         return found
 
     def _begin_sweeping(self, sweeper: Sweeper) -> None:
-        """From now on, as this process has come to own the store."""
+        """Start sweeping, once this process has become the owner of the store."""
         if self._sweeper is None:
             self._sweeper = sweeper
             sweeper.start(self.sweep)
 
     def close(self) -> None:
-        """Stop the sweeper, make everything durable, let go of the files. Closing twice is fine."""
+        """Stop the sweeper, make all writes durable, release the files. Closing twice is fine."""
         if self._sweeper is not None:
             self._sweeper.stop()
             self._sweeper = None
@@ -395,7 +395,7 @@ class Store:
         return f"<Store {self.url} ({self.durability})>"
 
     def _notice_clock(self) -> None:
-        """The calendar has stepped: the store does not follow, and says so."""
+        """Log a step of the calendar, which the store's time does not follow."""
         drift = self._backend.clock_drift_ms()
         if abs(drift - self._drift_ms) > _STEP_MS:
             self._telemetry.warning("clock_stepped", by_seconds=(drift - self._drift_ms) / 1000)
@@ -408,8 +408,8 @@ def _cursor(cursor: object) -> str | None:
     raise InvalidArgument(f"cursor={cursor!r} is not a cursor")
 
 
-def _which(tenant: str | None, queues: Collection[str] | None) -> tuple[str | None, Collection[str] | None]:
-    """Which queues a list is of, checked."""
+def _checked_selection(tenant: str | None, queues: Collection[str] | None) -> tuple[str | None, Collection[str] | None]:
+    """Check the selection of queues of a list."""
     if queues is not None:
         if isinstance(queues, str):
             raise InvalidArgument("queues is a list of names")
@@ -420,7 +420,7 @@ def _which(tenant: str | None, queues: Collection[str] | None) -> tuple[str | No
 def claim_anywhere(
     store: Store, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
 ) -> Claim:
-    """A claim from whichever of these queues' turn it is; `cancel`, once set, ends its waiting."""
+    """Claim from the next of these queues in turn. Setting `cancel` ends the waiting."""
     with store._telemetry.span("claim_any") as span:
         leased = store._backend.claim_any(request, among, cancel)
         if leased is None or not leased.deliveries:

@@ -1,7 +1,7 @@
-"""The background sweeper of an open store: a thread that calls `sweep`, again and again, until the store is gone.
+"""The background sweeper of an open store: a daemon thread that calls `sweep` repeatedly.
 
-It holds the store only while it sweeps. A store that its user forgot to close can thus be collected, and the thread
-ends by itself; it is a daemon, and a fork of the process has none.
+The thread references the store only while it sweeps, so a store that its user did not close can still be
+garbage-collected; then the thread ends. A forked process has no sweeper.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tenure.process import Layer, closed_at_exit
 
 Sweep = Callable[[], Swept]
 
-#: Between two passes when there is more to do: long enough for the workers to get at the store.
-_BREATH = 0.001
-#: The same complaint again after this long.
-_REPEAT_MS = 60_000
+#: Seconds between two passes while there is more to do, so that workers get access to the store.
+_PAUSE_S = 0.001
+#: Milliseconds before the same error is logged again.
+_LOG_AGAIN_MS = 60_000
 _REMEMBERED = 100
 
 
@@ -36,10 +36,10 @@ class Sweeper:
         self._owner = os.getpid()
 
     def start(self, sweep: Sweep) -> None:
-        """Call `sweep` from now on: at once again while it says `more`, else every interval."""
+        """Call `sweep` from now on: again at once while it reports `more`, else at every interval."""
         if self._thread is not None:
             raise RuntimeError("this sweeper was started before")
-        # The thread gets what it needs and neither this object nor the store, so that both can be collected.
+        # The thread gets neither this object nor the store, so that both can be garbage-collected.
         self._thread = threading.Thread(
             target=_run,
             args=(_weak(sweep), self._clock, self._stop, self.interval),
@@ -50,16 +50,16 @@ class Sweeper:
         closed_at_exit(self, Layer.SWEEPER)
 
     def stop(self, timeout: float | None = None) -> None:
-        """Return once the pass under way has ended. Stopping twice is fine; in a fork there is nothing to stop."""
+        """Stop, and return once the current pass has ended. Stopping twice is fine; a fork has nothing to stop."""
         if os.getpid() != self._owner:
             return
         self._stop.set()
-        # The sweeper's own thread may be the one that drops the last reference to a store.
+        # The sweeper's own thread may drop the last reference to a store.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def close_at_exit(self) -> None:
-        """A daemon thread caught inside a driver while the interpreter is taken down may crash it: end it before."""
+        """Stop before the interpreter shuts down: a daemon thread inside a driver could then crash the process."""
         self.stop(timeout=2.0)
 
 
@@ -70,23 +70,29 @@ def _weak(sweep: Sweep) -> Callable[[], Sweep | None]:
 
 
 def _run(find: Callable[[], Sweep | None], clock: Clock, stop: threading.Event, interval: float) -> None:
-    """Sweep until stopped, or until the store is closed or collected. No error ends it: nobody else would sweep."""
-    complaints: dict[str, int] = {}
+    """Sweep until stopped, or until the store is closed or collected.
+
+    Survives every error: nothing else would sweep.
+    """
+    logged_at: dict[str, int] = {}
     more: bool | None = False
     while more is not None and not stop.is_set():
         try:
-            more = _sweep_once(find, complaints, clock)
+            more = _sweep_once(find, logged_at, clock)
             if more:
-                stop.wait(_BREATH)
+                stop.wait(_PAUSE_S)
             elif more is False:
                 clock.wait(stop, interval)
-        except Exception:  # noqa: BLE001 - not even the complaint could be logged (no file handles, no memory)
+        except Exception:  # noqa: BLE001 - logging failed too (no file handles, no memory)
             more = False
             stop.wait(interval)
 
 
-def _sweep_once(find: Callable[[], Sweep | None], complaints: dict[str, int], clock: Clock) -> bool | None:
-    """Whether there is more to do at once; None: the store is gone. Nothing here holds the store after it returns."""
+def _sweep_once(find: Callable[[], Sweep | None], logged_at: dict[str, int], clock: Clock) -> bool | None:
+    """Make one pass. Return whether there is more to do at once, or None if the store is gone.
+
+    Holds no reference to the store after it returns.
+    """
     sweep = find()
     if sweep is None:
         return None
@@ -94,18 +100,18 @@ def _sweep_once(find: Callable[[], Sweep | None], complaints: dict[str, int], cl
         return sweep().more
     except StoreClosed:
         return None
-    except Exception as exc:  # noqa: BLE001 - whatever it was, the next pass may do better
-        _complain(exc, complaints, clock.steady_ms())
+    except Exception as exc:  # noqa: BLE001 - whatever the error, the next pass may succeed
+        _log_error(exc, logged_at, clock.steady_ms())
         return False
 
 
-def _complain(error: Exception, complaints: dict[str, int], now_ms: int) -> None:
-    """Log it, once a minute for each message. One that could not be logged is tried again with the next pass."""
+def _log_error(error: Exception, logged_at: dict[str, int], now_ms: int) -> None:
+    """Log the error, at most once a minute for each message. If logging fails, the next pass tries again."""
     message = f"{type(error).__name__}: {error}"
-    last = complaints.get(message)
-    if last is not None and now_ms - last < _REPEAT_MS:
+    last = logged_at.get(message)
+    if last is not None and now_ms - last < _LOG_AGAIN_MS:
         return
     telemetry.warn("sweep_failed", error, message=message)
-    if len(complaints) >= _REMEMBERED:
-        complaints.clear()
-    complaints[message] = now_ms
+    if len(logged_at) >= _REMEMBERED:
+        logged_at.clear()
+    logged_at[message] = now_ms

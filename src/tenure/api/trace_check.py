@@ -1,7 +1,7 @@
-"""`check(specification=True)`: the journal, replayed through the specification's transition relation.
+"""`check(specification=True)`: replay the journal through the specification's transition relation.
 
-It reads `events` like any consumer, so it works for every store. Where each queue has a journal of its own (Redis), each is
-replayed by itself. Events that are written while it reads are read too, up to the first page that is not full.
+It reads `events` as any consumer does, so it works on every store. Where each queue has its own journal (Redis), each
+is replayed separately. It also reads events written meanwhile, up to the first page that is not full.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PAGE = 1000
 
 
 def specification_findings(backend: Backend) -> list[Finding]:
-    """Where each journal departs from the specification: its first such event."""
+    """Return, for each journal, the first event that departs from the specification."""
     traits = backend.traits
     dense = traits.order == "strict" or traits.journal == "store"
     traces: dict[tuple[str, str] | None, Trace | None] = {}
@@ -27,7 +27,7 @@ def specification_findings(backend: Backend) -> list[Finding]:
             trace = traces.setdefault(journal, Trace(dense=dense, timed=traits.order == "strict"))
             why = None if trace is None else trace.take(event)
             if why is not None:
-                traces[journal] = None  # what follows a departure proves nothing
+                traces[journal] = None  # events after a departure prove nothing
                 findings.append(
                     Finding(
                         rule="specification",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tenure.backends.named_snapshots import named_snapshots_of
-from tenure.backends.remembered import RememberedVerbs
+from tenure.backends.remembered_verbs import RememberedVerbs
 from tenure.clock import Clock
 from tenure.contract.backend import (
     Children,
@@ -25,7 +25,7 @@ from tenure.contract.backend import (
     Topic,
     WaitsOn,
     Watch,
-    each_alone,
+    enqueue_separately,
 )
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
@@ -89,8 +89,8 @@ class EmbeddedBackend:
         inspect_limit: int = INSPECT_LIMIT,
     ) -> None:
         if engine.traits.scope == "process":
-            # Where other processes write, this one never knows that there are no segments: each missing row would cost
-            # a lookup.
+            # Only where this process is the sole writer: elsewhere it cannot know that there are no segments, and each
+            # missing row would cost a lookup.
             engine = SegmentedEngine(engine)
         self._engine = engine
         self._core = Core(engine, clock)
@@ -129,7 +129,7 @@ class EmbeddedBackend:
 
     @property
     def _group_commit(self) -> GroupCommit | None:
-        """The engine's; None where commits are not synced together."""
+        """The engine's group commit; None if its commits are not synced together."""
         found = self._engine.group_commit
         return found if found is not None and found.grouped else None
 
@@ -138,7 +138,7 @@ class EmbeddedBackend:
 
     def enqueue_each(self, name: QueueName, requests: Sequence[RequestedJobs]) -> EnqueueOutcomes:
         merged = enqueue_merged(self._core, name, requests) if len(requests) > 1 else None
-        return each_alone(self, name, requests) if merged is None else [*merged]
+        return enqueue_separately(self, name, requests) if merged is None else [*merged]
 
     def now_ms(self) -> int:
         return self._core.time.now_ms()
@@ -293,7 +293,7 @@ class EmbeddedBackend:
         return queries.queues(self._core, tenant)
 
     def depths(self, limit: int) -> tuple[Sequence[QueueDepth], int]:
-        """For a server's metrics: the busiest queues, and how many others there are."""
+        """Return the busiest queues, and how many others there are, for a server's metrics."""
         return queries.depths(self._core, limit)
 
     def find(self, job: bytes) -> Job | None:
@@ -314,7 +314,7 @@ class EmbeddedBackend:
         return sweep.sweep(self._core)
 
     def cleanup(self, before_ms: int | None, limit: int, progress: Progress | None = None) -> int:
-        return admin.cleanup(self._core, self._of_calendar(before_ms), limit, progress)
+        return admin.cleanup(self._core, self._store_time(before_ms), limit, progress)
 
     def events(self, after: str | None, limit: int, wait_ms: int, consumer: str | None) -> EventPage:
         return journal.events(self._core, after, limit, wait_ms, consumer)
@@ -347,24 +347,27 @@ class EmbeddedBackend:
         return self._named_snapshots.all(self._clock.wall_ms())
 
     def open_snapshot(self, id: str) -> Snapshot:
-        """The moment itself.
+        """Open a named snapshot for reading.
 
-        Not part of the contract: readers elsewhere open its folder, or ask a server for its tables.
+        Not part of the contract: other readers open its folder, or ask a server for its tables.
         """
         return self._named_snapshots.open(id, self._clock.wall_ms())
 
     def moment(self) -> Snapshot:
-        """The store as it is now, for a look of a few seconds. Not part of the contract."""
+        """Take a short-lived snapshot of the store as it is now, for reads of a few seconds.
+
+        Not part of the contract.
+        """
         return self._engine.snapshot(tuple(range(len(NAMES))))
 
     def journal_slice(self, begin: int | None, end: int | None, max_bytes: int) -> JournalSlice:
         return journal.slice_of(self._core, begin, end, max_bytes)
 
     def _replay_request(self, request: ReplayRequest) -> ReplayRequest:
-        since, before = self._of_calendar(request.since_ms), self._of_calendar(request.before_ms)
+        since, before = self._store_time(request.since_ms), self._store_time(request.before_ms)
         return request._replace(since_ms=since, before_ms=before)
 
-    def _of_calendar(self, moment_ms: int | None) -> int | None:
+    def _store_time(self, moment_ms: int | None) -> int | None:
         return None if moment_ms is None else self._core.time.of_calendar(moment_ms)
 
     def close(self) -> None:
@@ -374,7 +377,7 @@ class EmbeddedBackend:
 
 
 class _PendingCommit(NamedTuple):
-    """`contract.backend.PendingSync` of a commit by its number."""
+    """`contract.backend.PendingSync` of the commit with this number."""
 
     group_commit: GroupCommit
     commit: int
@@ -387,7 +390,7 @@ class _PendingCommit(NamedTuple):
 
 
 class EmbeddedRequestView(RememberedVerbs, EmbeddedBackend):
-    """The same store, for one request (`Backend.once`)."""
+    """A view of the same store for one request (`Backend.once`)."""
 
     _plain = EmbeddedBackend
     _remembering = RememberingCore

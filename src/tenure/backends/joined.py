@@ -5,8 +5,8 @@
       └────▶ OWNER is held ──▶ requests to the owner's socket ── the owner ends ──▶ one process owns it, the others
                                                                                     send their requests to that one
 
-A verb that was under way when the owner ended is repeated under the id of its request, by the new owner or here: an
-outcome that was committed is returned again, otherwise the verb is carried out now. So each verb takes effect once.
+A verb interrupted by the owner's end is repeated under its request id, by the new owner or in this process: a committed
+outcome is returned again, otherwise the verb runs now. So each verb takes effect once.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from tenure.storage.folder import SOCKET, lets_in
 
 T = TypeVar("T")
 
-#: Seconds for an owner that recovers a large log, or that ends with much under way.
+#: Seconds to wait for an owner that recovers a large log, or that ends with many requests under way.
 PATIENCE = 60.0
 _PAUSE = 0.02
 
 
 class _Link:
-    """The backend that carries verbs out at present: the owner's socket, or the store in this process. Thread-safe."""
+    """The backend in use: the owner's socket, or the store in this process. Thread-safe."""
 
     def __init__(self, url: str, own: Callable[[], Backend], join: Callable[[], RemoteBackend], first: Backend) -> None:
         self.url = url
@@ -96,7 +96,7 @@ class _Link:
         self.current.close()
 
     def carried_out(self, verb: Callable[[Backend], T], request: bytes | None) -> T:
-        """Call `verb` with the backend for this request, again after each change of owner."""
+        """Call `verb` with the backend for this request, and again after each change of owner."""
         while True:
             current = self.current
             try:
@@ -105,7 +105,7 @@ class _Link:
                 self._recover(current, exc)
 
     def _recover(self, lost: Backend, reason: Unreachable) -> None:
-        """Own the store, or reach its new owner. Raises Unavailable, StoreClosed."""
+        """Become the owner, or connect to the new one. Raises Unavailable, StoreClosed."""
         until = time.monotonic() + PATIENCE
         with self._lock:
             while self.current is lost:
@@ -134,7 +134,7 @@ class _Link:
         try:
             return self._join()
         except OpenError:
-            return None  # the owner recovers its store, or is about to end
+            return None  # the owner is recovering its store, or about to end
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -142,7 +142,7 @@ class _Link:
 
 
 def _for_request(current: Backend, request: bytes | None) -> Backend:
-    """The view for this request: an outcome is stored under the same id, whichever process owns the store."""
+    """Return the view for this request: outcomes are stored under the same id, whichever process owns the store."""
     if request is None:
         return current
     if isinstance(current, RemoteBackend):
@@ -151,14 +151,14 @@ def _for_request(current: Backend, request: bytes | None) -> Backend:
 
 
 class JoinedRequestView(NetworkServing):
-    """`contract.Backend` on a joined store, for one request whose id was chosen before (`Backend.once`)."""
+    """`contract.Backend` on a joined store, for one request whose id is already chosen (`Backend.once`)."""
 
     def __init__(self, link: _Link, request: bytes | None) -> None:
         self._link = link
         self._request = request
 
     def _ask(self, name: str, verb: Callable[[Backend], T]) -> T:
-        """Carry out one verb. One that is remembered needs an id, so that a change of owner does not do it twice."""
+        """Carry out one verb. A remembered verb needs an id, so that a change of owner does not repeat its effect."""
         request = self._request or os.urandom(16) if name in REMEMBERED else None
         return self._link.carried_out(verb, request)
 
@@ -182,7 +182,7 @@ class JoinedRequestView(NetworkServing):
         self._link.on_retry(notify)
 
     def close(self) -> None:
-        """The store is not the view's to close."""
+        """Do nothing: the view does not own the store."""
 
     def once(self, request: bytes) -> Backend:
         return JoinedRequestView(self._link, request)
@@ -400,19 +400,19 @@ class JoinedRequestView(NetworkServing):
 
 
 class JoinedBackend(JoinedRequestView):
-    """`contract.Backend`, carried out by the owner of the store: another process, or from some moment on this one."""
+    """`contract.Backend` carried out by the store's owner: another process, and this one once it takes over."""
 
     def __init__(self, url: str, own: Callable[[], Backend], join: Callable[[], RemoteBackend], first: Backend) -> None:
-        """`own` opens the store here, or raises StoreLocked; `join` reaches its owner, or raises OpenError."""
+        """`own` opens the store here or raises StoreLocked; `join` connects to its owner or raises OpenError."""
         super().__init__(_Link(url, own, join, first), None)
 
     @property
     def owns(self) -> bool:
-        """Whether this process owns the store by now."""
+        """Whether this process owns the store now."""
         return self._link.owns
 
     def on_owner(self, notify: Callable[[], None]) -> None:
-        """Have `notify` called once this process owns the store."""
+        """Call `notify` once this process owns the store."""
         self._link.on_owner = notify
 
     def close(self) -> None:
@@ -420,9 +420,9 @@ class JoinedBackend(JoinedRequestView):
 
 
 def joined(url: str, own: Callable[[], Backend], folder: Path, timeout: float, locked: StoreLocked) -> Backend:
-    """The store through its owner, or owned by this process should the owner have ended meanwhile.
+    """Return the store through its owner, or owned by this process if the owner has ended meanwhile.
 
-    Raises `locked` where neither works.
+    Raises `locked` if neither works.
     """
     socket = str(folder / SOCKET)
 
@@ -433,7 +433,7 @@ def joined(url: str, own: Callable[[], Backend], folder: Path, timeout: float, l
     while True:
         try:
             return JoinedBackend(url, own, join, join())
-        except OpenError:  # the owner recovers its store, or is about to end
+        except OpenError:  # the owner is recovering its store, or about to end
             time.sleep(_PAUSE)
         try:
             return own()

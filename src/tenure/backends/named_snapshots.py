@@ -1,11 +1,11 @@
-"""Named snapshots: copies of one moment of a store, kept while they are used and removed when they are not.
+"""Named snapshots: copies of a store at one point in time, kept while they are used.
 
     data/snapshots/<id>/      a copy that could be opened as a store (FORMAT, DURABLE, db/)
-      SNAPSHOT                 JSON: what it is; its file time is when it was last used
+      SNAPSHOT                 JSON: a SnapshotInfo; the file's time is the last use
 
-A reader on the same host opens the folder itself and touches SNAPSHOT: it needs no answer of the owner, which may
-be busy. The sweeper removes a snapshot that was not used for its time to live: it renames the folder first, so that no
-reader opens half of one. A reader that has it open goes on: the files live until they are closed.
+A reader on the same host opens the folder itself and touches SNAPSHOT: it does not need the owner, which may be busy.
+The sweeper removes a snapshot that was unused for its ttl. It renames the folder first, so that no reader opens an
+incomplete one. A reader that has it open can continue: the files exist until they are closed.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from tenure.storage.segments import SegmentedSnapshot, has_segments
 
 FOLDER = "snapshots"
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,100}\Z")
-#: What a process that died while it took or removed a snapshot left behind goes after this long.
-_LEFT_MS = 3_600_000
-#: Made here, by one thread: msgspec crashes if two first work out the fields of one struct at once.
+#: Milliseconds after which the remains of a process that died while taking or removing a snapshot are removed.
+_REMAINS_AGE_MS = 3_600_000
+#: Created here, in one thread: msgspec crashes if two threads inspect the fields of one struct at once.
 _info = msgspec.json.Decoder(SnapshotInfo).decode
 
 
 class NamedSnapshots(Protocol):
-    """Where a store keeps its snapshots. Times are the calendar's, except `now_ms`, which is the store's."""
+    """The snapshots of a store. Times are calendar times, except `now_ms`, which is the store's."""
 
     def take(self, name: str, ttl_ms: int, wall_ms: int, now_ms: int) -> SnapshotInfo: ...
 
     def renew(self, id: str, wall_ms: int) -> SnapshotInfo:
-        """Used now. Raises SnapshotExpired."""
+        """Mark as used now. Raises SnapshotExpired."""
 
     def drop(self, id: str) -> bool: ...
 
     def all(self, wall_ms: int) -> list[SnapshotInfo]:
-        """Those that have not expired, oldest first."""
+        """Return those that have not expired, oldest first."""
 
     def expire(self, wall_ms: int) -> int:
-        """Remove what has expired; says how many."""
+        """Remove expired snapshots; return how many."""
 
     def open(self, id: str, wall_ms: int) -> Snapshot:
-        """The moment itself, which counts as using it. Raises SnapshotExpired."""
+        """Open a snapshot for reading, which counts as a use. Raises SnapshotExpired."""
 
 
 def named_snapshots_of(engine: Engine) -> NamedSnapshots:
@@ -110,10 +110,10 @@ class SnapshotFolder:
         gone = sum(self.drop(id) for id in self._ids() if id not in living)
         for left in self._root.glob(".*") if self._root.exists() else ():
             try:
-                if wall_ms - left.stat().st_mtime_ns // 1_000_000 > _LEFT_MS:
+                if wall_ms - left.stat().st_mtime_ns // 1_000_000 > _REMAINS_AGE_MS:
                     shutil.rmtree(left, ignore_errors=True)
             except FileNotFoundError:
-                continue  # another process was quicker
+                continue  # another process has already removed it
         return gone
 
     def open(self, id: str, wall_ms: int) -> Snapshot:
@@ -141,7 +141,7 @@ class SnapshotFolder:
 
 
 class SnapshotsInMemory:
-    """For a store that has no folder: its snapshots are in this process, and end with it."""
+    """For a store without a folder: snapshots live in this process and end with it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -155,7 +155,7 @@ class SnapshotsInMemory:
         return info
 
     def renew(self, id: str, wall_ms: int) -> SnapshotInfo:
-        info, moment = self._living(id, wall_ms)
+        info, moment = self._unexpired(id, wall_ms)
         info = msgspec.structs.replace(info, expires_at_ms=wall_ms + info.ttl_ms)
         self._held[id] = info, moment
         return info
@@ -173,7 +173,7 @@ class SnapshotsInMemory:
         self.renew(id, wall_ms)
         return self._held[id][1]
 
-    def _living(self, id: str, wall_ms: int) -> tuple[SnapshotInfo, Snapshot]:
+    def _unexpired(self, id: str, wall_ms: int) -> tuple[SnapshotInfo, Snapshot]:
         found = self._held.get(id)
         if found is None or found[0].expires_at_ms <= wall_ms:
             raise SnapshotExpired(id)
@@ -181,7 +181,7 @@ class SnapshotsInMemory:
 
 
 def open_copy(folder: Path, id: str = "") -> Snapshot:
-    """A copy of a store (`Engine.export`), opened to be read. Any number of processes may have it open."""
+    """Open a copy of a store (`Engine.export`) for reading. Any number of processes may open it."""
     try:
         words = (folder / "FORMAT").read_text().split()
     except OSError as exc:
@@ -200,7 +200,7 @@ def open_copy(folder: Path, id: str = "") -> Snapshot:
         return SegmentedSnapshot(copy, True) if engine == "rocksdb" and has_segments(copy) else copy
     except OpenError:
         if id and not (folder / "SNAPSHOT").exists():
-            raise SnapshotExpired(id) from None  # it went while it was being opened
+            raise SnapshotExpired(id) from None  # removed while it was being opened
         raise
 
 

@@ -1,4 +1,4 @@
-"""check, cleanup, sweep, snapshot, upgrade: commands that look after a whole store."""
+"""check, cleanup, sweep, snapshot, upgrade: commands for a whole store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.cli.output import Cell, clean, plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.queries import queue_label
 from tenure.cli.session import Session
-from tenure.cli.times import AGO
+from tenure.cli.times import PAST_TIME
 from tenure.model.job import Swept
 from tenure.model.report import Report
 from tenure.storage.folder import Folder
@@ -23,19 +23,19 @@ from tenure.storage.keyspace import FORMAT
     "check",
     examples=(
         ("Is everything as it must be?", "tenure check"),
-        ("Mend what can be mended, and say how:", "tenure check --repair"),
+        ("Repair what can be repaired, and report how:", "tenure check --repair"),
         ("Is the history one that the specification allows?", "tenure check --specification"),
     ),
-    short_help="Verify every invariant; --repair mends faults.",
+    short_help="Verify every invariant; --repair fixes faults.",
 )
-@click.option("--repair", is_flag=True, help="Mend what can be mended.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired.")
 @click.option("--specification", is_flag=True, help="Also replay the journal through the specification.")
 def check(session: Session, repair: bool, specification: bool) -> None:
-    """Verify that every job is in one state and one index, every lease holds what it says, and every count is right.
+    """Verify that every job is in one state and one index, every lease holds its jobs, and every count is right.
 
     --specification also replays the journal, event by event, and names the first one that the specification does not
     allow (docs/specification.md). Ends with 1 if something was found; with --repair, if something was found that could
-    not be mended.
+    not be repaired.
     """
     with session.store() as store, progress_bar("Checking") as progress:
         report = store.check(repair, progress, specification=specification)
@@ -76,7 +76,7 @@ def _show(session: Session, report: Report, repair: bool) -> None:
             }
         )
     if not repair:
-        session.out.hint("\nMend what can be mended: tenure check --repair")
+        session.out.hint("\nRepair what can be repaired: tenure check --repair")
 
 
 def _repaired(what: str | None, repair: bool) -> Cell | None:
@@ -96,7 +96,9 @@ def _repaired(what: str | None, repair: bool) -> Cell | None:
     ),
     short_help="Remove done jobs past their retention.",
 )
-@click.option("--before", type=AGO, help="All done and dead jobs that ended before this moment (30d: 30 days ago).")
+@click.option(
+    "--before", type=PAST_TIME, help="All done and dead jobs that ended before this moment (30d: 30 days ago)."
+)
 @click.option("--limit", "-n", type=int, default=100_000, show_default=True, help="At most this many.")
 def cleanup(session: Session, before: float | None, limit: int) -> None:
     """Remove done jobs past their retention; with --before, done and dead jobs that ended before then."""
@@ -112,11 +114,12 @@ def cleanup(session: Session, before: float | None, limit: int) -> None:
 
 @command(
     "sweep",
-    examples=(("Do what is due now, where no program keeps the store open:", "tenure sweep"),),
-    short_help="Do what is due: expired leases, ttl, retention.",
+    examples=(("Process what is due, if no program has the store open:", "tenure sweep"),),
+    short_help="Process expired leases, ttl and retention.",
 )
 def sweep(session: Session) -> None:
-    """Take back expired leases, remove jobs past their ttl or retention, forget old keys: all that is due now.
+    """Process everything that is due: take back expired leases, remove jobs past their ttl or retention, forget old
+    keys.
 
     A program that has the store open does this by itself, every second.
     """
@@ -152,14 +155,14 @@ def _sum(one: Swept, other: Swept) -> Swept:
 @command(
     "snapshot",
     examples=(
-        ("A copy of this moment, which can be opened as a store:", "tenure snapshot backups/monday"),
+        ("A copy of the store, which can be opened as a store:", "tenure snapshot backups/monday"),
         ("Look into it:", "tenure queues --store rocksdb:backups/monday"),
     ),
     short_help="Write a copy of the store.",
 )
 @click.argument("path")
 def snapshot(session: Session, path: str) -> None:
-    """Write a copy of one moment of the store to PATH, a new folder."""
+    """Write a copy of the store, as of now, to PATH, a new folder."""
     with session.store() as store, progress_bar(f"Writing {path}"):
         store.snapshot(path)
     if session.json:
@@ -170,12 +173,15 @@ def snapshot(session: Session, path: str) -> None:
 
 @command(
     "upgrade",
-    examples=(("Bring a store of an older Tenure up to this one:", "tenure upgrade rocksdb:./data"),),
-    short_help="Bring an older store up to this format.",
+    examples=(("Upgrade a store of an older Tenure:", "tenure upgrade rocksdb:./data"),),
+    short_help="Upgrade an older store to this format.",
 )
 @click.argument("url", required=False)
 def upgrade(session: Session, url: str | None) -> None:
-    """Bring the store up to the present on-disk format, step by step. A newer one is refused. Stop its users first."""
+    """Upgrade the store to the current on-disk format, step by step.
+
+    A newer format is refused. Stop its users first.
+    """
     session.url = url or session.url
     engine, path = session.where()
     if path is None:

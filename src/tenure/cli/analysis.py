@@ -18,7 +18,7 @@ from tenure.extras import needs
 if TYPE_CHECKING:
     from tenure.analysis.summary import Summary
 
-#: Beyond this many events the tables outgrow a small machine's memory.
+#: With more events the tables exceed a small machine's memory.
 EVENTS_HERE = 1_000_000
 _ENGINE = click.option(
     "--engine",
@@ -33,28 +33,28 @@ _ENGINE = click.option(
     "audit",
     examples=(
         ("Does everything add up? Ends with 1 if not:", "tenure audit"),
-        ("Keep what was found:", "tenure audit --output violations"),
+        ("Save the violations:", "tenure audit --output violations"),
     ),
     short_help="Every law of the store and of its history.",
 )
 @click.option("--output", metavar="FOLDER", help="Write the violations into this new folder, as Parquet.")
 @_ENGINE
 def audit(session: Session, output: str | None, engine: str) -> None:
-    """Look for what breaks a law: the store's invariants, and those of its history, over one snapshot.
+    """Check the laws of the store and of its history over one snapshot, and list the violations.
 
-    Ends with 0 if nothing was found and 1 otherwise. 'tenure check --repair' mends what can be mended.
+    Ends with 0 if nothing was found and 1 otherwise. 'tenure check --repair' repairs what can be repaired.
     """
     url = session.address()
     if _on_spark(engine, lambda: _events_of(url)):
-        with spark_session(session, "audit", "local[*]", None, ()) as spark, step_line(session, "audit") as told:
+        with spark_session(session, "audit", "local[*]", None, ()) as spark, step_line(session, "audit") as on_step:
             from tenure.spark.jobs.audit import audit as on_spark
 
-            summary = on_spark(spark, url, output=output, told=told)
+            summary = on_spark(spark, url, output=output, told=on_step)
     else:
         with needs("analysis", "tenure audit and report"):
             from tenure.analysis.audit import audit as here
-        with step_line(session, "audit") as told:
-            summary = here(url, output=output, told=told)
+        with step_line(session, "audit") as on_step:
+            summary = here(url, output=output, told=on_step)
     say_summary(session, summary)
     say_audit(session, summary)
 
@@ -63,7 +63,7 @@ def audit(session: Session, output: str | None, engine: str) -> None:
     "report",
     examples=(
         ("A page to open in a browser:", "tenure report report.html"),
-        ("Of a history that 'tenure spark history' keeps:", "tenure report report.html --history ./history"),
+        ("From a history made by 'tenure spark history':", "tenure report report.html --history ./history"),
     ),
     short_help="What happened in a store, as one HTML page.",
 )
@@ -73,7 +73,7 @@ def audit(session: Session, output: str | None, engine: str) -> None:
 @click.option("--slo", type=DURATION, help="Claimed within this time is in time (60 s).")
 @_ENGINE
 def report(session: Session, path: str, root: str | None, title: str, slo: float | None, engine: str) -> None:
-    """Draw what the store's journal tells, or a history in a folder, into the file PATH: it holds everything it shows."""
+    """Draw the store's journal, or a history in a folder, into the HTML file PATH, which needs no other files."""
     source = session.address() if root is None else root
     if _on_spark(engine, lambda: _events_of(source) if root is None else _events_in(source)):
         if root is None:
@@ -81,15 +81,15 @@ def report(session: Session, path: str, root: str | None, title: str, slo: float
                 "a journal of more than a million events is drawn from a history: run 'tenure spark history FOLDER', then "
                 "'tenure report --history FOLDER'; or say --engine duckdb"
             )
-        with spark_session(session, "report", "local[*]", None, ()) as spark, step_line(session, "report") as told:
+        with spark_session(session, "report", "local[*]", None, ()) as spark, step_line(session, "report") as on_step:
             from tenure.spark.jobs.report import report as on_spark
 
-            summary = on_spark(spark, root, path, title=title, told=told)
+            summary = on_spark(spark, root, path, title=title, told=on_step)
     else:
         with needs("analysis", "tenure audit and report"):
             from tenure.analysis.report.job import report as here
-        with step_line(session, "report") as told:
-            summary = here(source, path, title=title, slo=slo, told=told)
+        with step_line(session, "report") as on_step:
+            summary = here(source, path, title=title, slo=slo, told=on_step)
     say_summary(session, summary)
     if not session.json:
         session.out.say("open ", strong(str(summary.facts["path"])))
@@ -122,16 +122,16 @@ def say_summary(session: Session, summary: Summary) -> None:
 
 
 def say_audit(session: Session, summary: Summary) -> None:
-    """What was found, and the exit code."""
+    """Print the violations, and set the exit code."""
     found: Any = summary.facts["violations"]
     if not session.json:
-        looked = (
+        scope = (
             f"{plural(int(str(summary.facts['jobs'])), 'job')} and {plural(int(str(summary.facts['events'])), 'event')}"
         )
         if not found:
-            session.out.say(Text("clean", style="green"), f": {looked}, {summary.facts['rules']} laws")
+            session.out.say(Text("clean", style="green"), f": {scope}, {summary.facts['rules']} laws")
         else:
-            session.out.say(Text(plural(summary.rejected, "violation"), style="red"), f" in {looked}")
+            session.out.say(Text(plural(summary.rejected, "violation"), style="red"), f" in {scope}")
             rows = [
                 (v["rule"], f"{v['tenant'] or ''}/{v['queue'] or ''}".strip("/"), v["job_id"] or v["lease_id"] or "",
                  shortened(clean(v["evidence"]), 200))

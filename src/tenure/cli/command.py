@@ -1,12 +1,12 @@
-"""What every command has in common: options, examples, and the exit codes of errors.
+"""The parts that all commands share: options, examples, and the exit codes of errors.
 
 exit code   meaning
 0           done
 1           the answer is no: nothing to claim, no such job or queue, the check found something, the queue refused the job
 2           the command line, a value or a setting is wrong; nothing was written
 3           the lease is lost: the job is no longer this receipt's
-4           the store cannot be opened, its owner lets nobody in, or a server refuses you
-5           the store is damaged or cannot go on
+4           the store cannot be opened, its owner does not listen, or a server refuses you
+5           the store is damaged or cannot serve
 70          a bug in Tenure
 130         interrupted (Ctrl-C)
 141         the reader of the output stopped reading
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NO, USAGE, LOST, CLOSED, DAMAGED, BUG, INTERRUPTED, UNREAD = 1, 2, 3, 4, 5, 70, 130, 141
 
-#: The first class that fits decides.
+#: The first matching class decides.
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.LeaseLost, LOST),
     (errors.InvalidArgument, USAGE),
@@ -59,28 +59,28 @@ EXIT_CODE_HELP = (
     ),
     ("2", "the command line, a value or a setting is wrong; nothing was written"),
     ("3", "the lease is lost: the job is no longer this receipt's"),
-    ("4", "the store cannot be opened, its owner lets nobody in, or a server refuses you"),
-    ("5", "the store is damaged or cannot go on"),
+    ("4", "the store cannot be opened, its owner does not listen, or a server refuses you"),
+    ("5", "the store is damaged or cannot serve"),
     ("70", "a bug in Tenure"),
     ("130", "interrupted (Ctrl-C)"),
     ("141", "the reader of the output stopped reading"),
 )
 
-#: What the user should do, where the error's own message does not say it.
+#: Advice for errors whose own message does not say what to do.
 ADVICE: tuple[tuple[type[BaseException], str], ...] = (
     (errors.AlreadySettled, "Nothing to do: the first call took effect."),
-    (errors.LeaseLost, "Do not settle it again; claim anew."),
+    (errors.LeaseLost, "Do not settle it again; claim again."),
     (errors.KeyConflict, "Use another --key, or the same payload."),
     (errors.QueueFull, "Try again later, or raise the limit: tenure configure {queue} --max-waiting N."),
     (errors.QuotaExceeded, "Try again once some of it is done, or raise the limit: tenure quota {tenant}."),
-    (errors.WaitTimeout, "Wait again, or look: tenure get."),
+    (errors.WaitTimeout, "Wait again, or show the job: tenure get."),
     (errors.Corrupt, "Run 'tenure check', then 'tenure check --repair', or go back to a snapshot."),
-    (errors.Unavailable, "Mend the cause (a full disk?), then run the command again."),
+    (errors.Unavailable, "Fix the cause (a full disk?), then run the command again."),
 )
 
 
 class Command(click.Command):
-    """A command with examples, whose common options come last in its help."""
+    """A command with examples. Its help lists the common options last."""
 
     def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,11 +112,11 @@ class Command(click.Command):
 
 
 class CommonOption(click.Option):
-    """An option of every command, which may stand before the command's name as well as after it."""
+    """An option of every command, accepted before and after the command's name."""
 
 
 class Group(click.Group):
-    """A group that suggests a command for a mistyped one only where the two are nearly the same word."""
+    """A group that suggests a command for a mistyped one only if the two are nearly the same word."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -130,7 +130,7 @@ class Group(click.Group):
 
 
 class Family(Group):
-    """A command with subcommands, each of them a `Command`."""
+    """A command with subcommands, each a `Command`."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
@@ -143,7 +143,7 @@ class Family(Group):
 
 
 class Root(Group):
-    """The group of all commands: lists them by theme, and turns what ends a command into an exit code."""
+    """The group of all commands: lists them by theme, and turns exceptions into exit codes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -238,7 +238,7 @@ def _end_line() -> None:
 
 
 def _discard_stdout() -> None:
-    """Send buffered output nowhere: its reader is gone, and the interpreter would fail to write it when it ends."""
+    """Discard buffered output: its reader is gone, and the interpreter would fail to write it at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -252,7 +252,7 @@ def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 
 def common_options(function: F) -> F:
-    """The options every command takes, before or after its name."""
+    """Add the options that every command takes, before or after its name."""
     for declarations, name, help_text, extra in reversed(
         (
             (("--store", "-s"), "url", f"The store, as a URL: {', '.join(URL_FORMS.values())}.", {"metavar": "URL"}),
@@ -270,7 +270,7 @@ def common_options(function: F) -> F:
 
 
 def command(name: str, *, examples: Sequence[tuple[str, str]], **kwargs: Any) -> Callable[[F], Command]:
-    """A command with its examples (what it does, how it is typed) and the common options."""
+    """Declare a command with its examples (purpose, command line) and the common options."""
 
     def decorate(function: F) -> Command:
         return click.command(name, cls=Command, examples=examples, **kwargs)(common_options(click.pass_obj(function)))

@@ -1,4 +1,4 @@
-"""What a shell completes beyond commands and options: the names of queues, read from the store that the line names."""
+"""Shell completion of queue names, read from the store that the command line names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tenure.errors import TenureError
 if TYPE_CHECKING:
     _Text = click.ParamType[str]
 else:
-    _Text = click.ParamType  # of older releases it takes no argument
+    _Text = click.ParamType  # not generic in older releases
 
 
 class QueueType(_Text):
-    """The name of a queue: any text, completed by those that the store has."""
+    """The name of a queue: any text, completed with the names in the store."""
 
     name = "text"
 
@@ -26,7 +26,7 @@ class QueueType(_Text):
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The tenant's queues that begin so. A store that cannot be opened has none: a completion says nothing."""
+        """Complete with the tenant's queues that begin with this text; nothing if the store cannot be opened."""
         session = ctx.ensure_object(Session)
         session.json = True  # no remarks between the names
         logging.disable(logging.CRITICAL)

@@ -35,12 +35,12 @@ error_option = click.option("--error", "-e", help="What went wrong: kept with th
             'receipt=$(tenure claim emails --json | jq -r .receipt) && work && tenure ack emails "$receipt"',
         ),
     ),
-    short_help="Take jobs under a lease; prints their receipts.",
+    short_help="Claim jobs under a lease; prints their receipts.",
 )
 @click.argument("queues", metavar="QUEUE...", nargs=-1, required=True)
 @click.option("--limit", "-n", type=int, default=1, show_default=True, help="At most this many jobs.")
-@click.option("--lease", type=DURATION, help="How long they are yours (the queue's policy, if not given).")
-@click.option("--wait", type=DURATION, default=0.0, help="Wait this long for the first, if there is none.")
+@click.option("--lease", type=DURATION, help="The lease's duration (default: the queue's policy).")
+@click.option("--wait", type=DURATION, default=0.0, help="How long to wait for a job, if there is none.")
 @click.option(
     "--worker", default="command-line", show_default=True, help="The claimer's name, shown by list, get and top."
 )
@@ -56,35 +56,38 @@ def claim(
     max_bytes: int | None,
     claim_id: str | None,
 ) -> None:
-    """Take up to --limit jobs of the first QUEUE that has any, under one lease.
+    """Claim up to --limit jobs of the first QUEUE that has any, under one lease.
 
-    Until the lease ends nobody else gets them. Settle each with its receipt: ack, nack, fail or release. What is not
-    settled in time comes back by itself. Ends with 1 if there is nothing to claim.
+    Until the lease ends nobody else gets them. Settle each with its receipt: ack, nack, fail or release. Jobs that are
+    not settled in time become ready again. Ends with 1 if there is nothing to claim.
     """
     if claim_id is not None and len(queues) > 1:
         raise click.UsageError("--id repeats a claim on one queue: name one.")
     with session.store() as store, progress_bar(f"Waiting up to {span(wait)} for a job") as _:
         handles = [store.queue(name, session.tenant) for name in queues]
         if len(handles) == 1:
-            taken = handles[0].claim(limit, lease, wait, worker, max_bytes=max_bytes, id=claim_id)
+            claimed = handles[0].claim(limit, lease, wait, worker, max_bytes=max_bytes, id=claim_id)
         else:
-            taken = store.claim(handles, limit, lease, wait, worker, max_bytes=max_bytes)
-        if not taken and not session.json:  # programs that poll are spared the listing of all queues
+            claimed = store.claim(handles, limit, lease, wait, worker, max_bytes=max_bytes)
+        # skipped with --json: for polling programs, listing all queues would cost too much
+        if not claimed and not session.json:
             for name in queues:
                 session.require_queue(name)
-    if not taken or taken.until is None:
+    if not claimed or claimed.until is None:
         no(session, f"nothing to claim in {', '.join(str(handle.name) for handle in handles)}")
-    until_ms = round(taken.until.timestamp() * 1000)
+    until_ms = round(claimed.until.timestamp() * 1000)
     if session.json:
-        session.out.emit_all(json_shapes.delivery(delivery, until_ms) for delivery in taken)
+        session.out.emit_all(json_shapes.delivery(delivery, until_ms) for delivery in claimed)
         return
-    session.out.say("claimed ", strong(plural(len(taken), "job")), f" of {taken.queue.name} until {moment(until_ms)}")
-    for delivery in taken:
+    session.out.say(
+        "claimed ", strong(plural(len(claimed), "job")), f" of {claimed.queue.name} until {moment(until_ms)}"
+    )
+    for delivery in claimed:
         session.out.say("")
         _show(session.out, delivery)
     tenant = "" if session.tenant == "default" else f" --tenant {session.tenant}"
     session.out.hint(
-        f"\nSettle each: tenure ack {taken.queue.name.queue} RECEIPT{tenant} (or nack, fail, release, extend)"
+        f"\nSettle each: tenure ack {claimed.queue.name.queue} RECEIPT{tenant} (or nack, fail, release, extend)"
     )
 
 
@@ -103,14 +106,14 @@ def _show(out: Output, delivery: Delivery) -> None:
     )
 
 
-# ── settling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── settle ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(
     "ack",
     examples=(
         ("Done:", "tenure ack emails RECEIPT"),
-        ("Done, with a result for whoever waits for it:", "tenure ack emails RECEIPT --result '42'"),
+        ("Done, with a result:", "tenure ack emails RECEIPT --result '42'"),
         (
             "All that was claimed (receipts from stdin):",
             "tenure claim emails -n 9 --json | jq -r .receipt | tenure ack emails -",
@@ -125,7 +128,7 @@ def _show(out: Output, delivery: Delivery) -> None:
 def ack(
     session: Session, queue: str, receipts: Sequence[str], result: str | None, result_file: BinaryIO | None
 ) -> None:
-    """The jobs are done. RECEIPT is what claim printed; - reads receipts from stdin, one a line."""
+    """Mark the jobs done. RECEIPT is what claim printed; - reads receipts from stdin, one per line."""
     if result is not None and result_file is not None:
         raise click.UsageError("Give --result or --result-file, not both.")
     content = result_file.read() if result_file else None if result is None else result.encode()
@@ -136,7 +139,7 @@ def ack(
     "nack",
     examples=(
         (
-            "It failed; the queue's policy says when it comes back, or that it is dead:",
+            "It failed; the queue's policy decides when it is retried, or that it is dead:",
             "tenure nack emails RECEIPT --error 'timeout'",
         ),
         ("Try again in five minutes:", "tenure nack emails RECEIPT --delay 5m"),
@@ -146,9 +149,12 @@ def ack(
 @click.argument("queue")
 @receipts_argument
 @error_option
-@click.option("--delay", type=DURATION, help="Back after this long, instead of the policy's backoff (0: now).")
+@click.option("--delay", type=DURATION, help="Retry after this long, instead of the policy's backoff (0: now).")
 def nack(session: Session, queue: str, receipts: Sequence[str], error: str | None, delay: float | None) -> None:
-    """The jobs failed. They come back after the policy's backoff, or are dead if this was their last attempt."""
+    """Report that the jobs failed.
+
+    They are retried after the policy's backoff, or dead if this was their last attempt.
+    """
     _settle(session, queue, receipts, "nacked", lambda target, receipt: target.nack(receipt, error, delay))
 
 
@@ -161,26 +167,26 @@ def nack(session: Session, queue: str, receipts: Sequence[str], error: str | Non
 @receipts_argument
 @error_option
 def fail(session: Session, queue: str, receipts: Sequence[str], error: str | None) -> None:
-    """The jobs can never succeed: they are dead at once, whatever attempts are left."""
+    """Report that the jobs can never succeed: they are dead at once, whatever attempts are left."""
     _settle(session, queue, receipts, "failed", lambda target, receipt: target.fail(receipt, error))
 
 
 @command(
     "release",
     examples=(("Give it back untouched:", "tenure release emails RECEIPT"),),
-    short_help="Settle: given back, not counted.",
+    short_help="Settle: released, attempt not counted.",
 )
 @click.argument("queue")
 @receipts_argument
 def release(session: Session, queue: str, receipts: Sequence[str]) -> None:
-    """Give the jobs back: they are ready at once, at their old place, and the delivery is not counted."""
+    """Put the jobs back at their place in the queue, ready at once. The attempt is not counted."""
     _settle(session, queue, receipts, "released", lambda target, receipt: target.release(receipt))
 
 
 def _settle(
     session: Session, queue: str, receipts: Sequence[str], done: str, settle: Callable[[Queue, str], None]
 ) -> None:
-    """Settle each receipt on its own. Say which leases are lost, and then end with 3."""
+    """Settle each receipt separately. Report the lost leases, and then end with 3."""
     given = read_receipts(receipts)
     proofs = [read_proof(receipt) for receipt in given]  # a malformed receipt raises before any is settled
     outcomes: list[LeaseLost | None] = []
@@ -210,7 +216,7 @@ def _settle(
 
 
 def read_receipts(receipts: Sequence[str]) -> list[str]:
-    """The receipts; `-` stands for the lines of stdin, which are read before the store is opened."""
+    """Return the receipts; `-` stands for the lines of stdin, which are read before the store is opened."""
     given: list[str] = []
     for receipt in receipts:
         given.extend(line.strip() for line in sys.stdin if line.strip()) if receipt == "-" else given.append(receipt)
@@ -229,13 +235,13 @@ def read_proof(receipt: str) -> Proof:
 @command(
     "extend",
     examples=(("Keep the claim for another minute from now:", "tenure extend emails RECEIPT --lease 60"),),
-    short_help="Keep a claim for longer.",
+    short_help="Extend a claim's lease.",
 )
 @click.argument("queue")
 @click.argument("receipt")
-@click.option("--lease", type=DURATION, help="At least this long from now (the queue's policy, if not given).")
+@click.option("--lease", type=DURATION, help="At least this long from now (default: the queue's policy).")
 def extend(session: Session, queue: str, receipt: str, lease: float | None) -> None:
-    """Keep the whole claim to which RECEIPT belongs: all its jobs, in one write."""
+    """Extend the lease of the whole claim to which RECEIPT belongs: all its jobs, in one write."""
     read_proof(receipt)
     with session.queue(queue) as target:
         extended = target.extend(receipt, lease)
@@ -250,14 +256,14 @@ def extend(session: Session, queue: str, receipt: str, lease: float | None) -> N
 @command(
     "progress",
     examples=(("Forty per cent done:", "tenure progress emails RECEIPT 0.4 'resizing'"),),
-    short_help="Record how far a job is.",
+    short_help="Record a job's progress.",
 )
 @click.argument("queue")
 @click.argument("receipt")
 @click.argument("fraction", type=float)
 @click.argument("note", required=False)
 def progress(session: Session, queue: str, receipt: str, fraction: float, note: str | None) -> None:
-    """Record how far the job is (FRACTION, 0 to 1); get shows it. It does not extend the lease."""
+    """Record the job's progress (FRACTION, 0 to 1), which get shows. It does not extend the lease."""
     proof = read_proof(receipt)
     with session.queue(queue) as target:
         target.progress(receipt, fraction, note)

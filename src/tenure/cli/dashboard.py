@@ -1,4 +1,4 @@
-"""dashboard: the pages of a server, for a store on this machine."""
+"""dashboard: a server's pages for a store on this machine."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tenure.telemetry import configure_logging
     help="Where to listen, on this machine only (port 0: any that is free).",
 )
 def dashboard(session: Session, bind: str) -> None:
-    """Show queues, jobs, dead letters and workers of a store in a browser, at the address it prints, until Ctrl-C.
+    """Show queues, jobs, dead letters and workers of a store in a browser, at the printed address, until Ctrl-C.
 
-    A store that another process owns is joined through the owner's socket; a server's is shown by the server itself,
-    at its own address. Whoever reaches the address may do everything, so it listens on this machine only.
+    A store that another process owns is joined through the owner's socket; a server shows its store itself, at its own
+    address. Everyone who reaches the address may do everything, so it listens on this machine only.
     """
     require("server", "tenure dashboard", "uvicorn", "tenure.server.application", "tenure.server.http_protocol")
     from tenure.server.service import Service, listening, parse_bind

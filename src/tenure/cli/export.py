@@ -1,4 +1,4 @@
-"""export: a table of a store as a file, for people and programs without Java."""
+"""export: write a table of a store to a file, without Java."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.cli.command import command
 from tenure.cli.output import plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
-from tenure.cli.times import AGO
+from tenure.cli.times import PAST_TIME
 from tenure.extras import needs
 
 if TYPE_CHECKING:
@@ -42,16 +42,16 @@ _FORMATS = ("parquet", "arrow", "csv", "jsonl")
 @click.option("--columns", metavar="NAME,…", help="Only these columns, in this order.")
 @click.option("--queue", "-q", help="Only of this queue.")
 @click.option("--state", "states", multiple=True, help="Only jobs in this state; may be given several times.")
-@click.option("--since", type=AGO, help="Only what was made or happened since: 24h, or a date.")
-@click.option("--until", type=AGO, help="… and before.")
+@click.option("--since", type=PAST_TIME, help="Only what was made or happened since: 24h, or a date.")
+@click.option("--until", type=PAST_TIME, help="Only what was made or happened before this.")
 def export(
     session: Session, table: str, columns: str | None, queue: str | None, states: Sequence[str], since: float | None,
     until: float | None, **paths: str | None,
 ) -> None:  # fmt: skip
     """Write TABLE (jobs, events, leases, queues, counters, indexes, lease_jobs, groups, parents, steps) of the store to
-    a file, all of one moment.
+    a file, from one snapshot.
 
-    The store may be open in another process, or be a server's. Columns: docs/tables.md.
+    The store may be open in another process, or behind a server. Columns: docs/tables.md.
     """
     given = [(kind, paths[kind]) for kind in _FORMATS if paths[kind]]
     if len(given) != 1:
@@ -62,7 +62,7 @@ def export(
     with progress_bar(f"Reading {table}"):
         rows = write(
             session.address(), table, str(path), kind, columns=None if columns is None else columns.split(","),
-            tenant=session.given_tenant, queue=queue, state=tuple(states), since=_moment(since), until=_moment(until),
+            tenant=session.given_tenant, queue=queue, state=tuple(states), since=_exact_time(since), until=_exact_time(until),
         )  # fmt: skip
     if session.json:
         session.out.emit({"table": table, "rows": rows, "path": path, "format": kind})
@@ -70,5 +70,5 @@ def export(
         session.out.say("wrote ", strong(plural(rows, "row")), f" of {table} to {path}")
 
 
-def _moment(seconds: float | None) -> Moment | None:
+def _exact_time(seconds: float | None) -> Moment | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -16,7 +16,7 @@ from tenure.contract.flow_graph import FlowJob
 
 @click.group("flow", cls=Family, short_help="Jobs that wait for jobs: show, cancel, retry.")
 def flow() -> None:
-    """Look at the flow that leads to a job, the last one of a graph: itself, its parents, theirs, and so on."""
+    """Work on the flow that leads to a job: the job, its parents, their parents, and so on."""
 
 
 @command(
@@ -66,11 +66,11 @@ def _rows(found: Mapping[str, FlowJob], job_id: str, depth: int, seen: set[str])
 @command(
     "cancel",
     examples=(("Give up a flow:", "tenure flow cancel JOB_ID"),),
-    short_help="Cancel a job and what leads to it.",
+    short_help="Cancel a job and the jobs that lead to it.",
 )
 @click.argument("job_id")
 def cancel(session: Session, job_id: str) -> None:
-    """Cancel JOB_ID and the jobs that it waits for, as far as they have not ended."""
+    """Cancel those of JOB_ID and the jobs that it waits for that have not ended."""
     with session.store() as store:
         count = cancel_flow(store, job_id)
     if session.json:
@@ -81,12 +81,12 @@ def cancel(session: Session, job_id: str) -> None:
 
 @command(
     "retry",
-    examples=(("Go on from the jobs that died:", "tenure flow retry JOB_ID"),),
+    examples=(("Continue from the dead jobs:", "tenure flow retry JOB_ID"),),
     short_help="Replay the dead jobs that a job waits for.",
 )
 @click.argument("job_id")
 def retry(session: Session, job_id: str) -> None:
-    """Replay the dead ones among JOB_ID and the jobs that it waits for: the flow goes on from there."""
+    """Replay the dead ones among JOB_ID and the jobs that it waits for: the flow continues from there."""
     with session.store() as store:
         count = retry_flow(store, job_id)
     if session.json:

@@ -1,7 +1,7 @@
-"""Bringing an older on-disk format up to today's, one step at a time.
+"""Upgrade an older on-disk format to the current one, step by step.
 
-Each format is brought to the next by one step, named here by the format it starts from. A step opens the store, marks the
-folder as half upgraded, and unmarks it at its end: it can be cut off and run again.
+Each step upgrades one format to the next, and is listed here by the format it starts from. A step opens the store,
+marks the folder as half upgraded, and removes the mark at its end: it can be interrupted and run again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenure.api.upgrading import upgrade_to_2
+from tenure.api.store_upgrade import upgrade_to_2
 from tenure.contract.backend import Progress
 from tenure.errors import FormatError, OpenError
 from tenure.storage.folder import NAMES, UPGRADING, Folder
@@ -19,7 +19,10 @@ from tenure.storage.keyspace import FORMAT
 
 @dataclass(frozen=True)
 class Step:
-    """A step from format `start` to `start + 1`. If `run` is killed, the folder is half upgraded, and `run` goes on."""
+    """A step from format `start` to `start + 1`.
+
+    If `run` is killed, the folder is half upgraded, and the next `run` continues.
+    """
 
     start: int
     says: str
@@ -30,7 +33,10 @@ STEPS: tuple[Step, ...] = (Step(1, "finding queues by the ids of their jobs", up
 
 
 def found_format(folder: Folder) -> int:
-    """The format of the folder. Raises OpenError if it has no store, or one of another engine or of a newer Tenure."""
+    """Return the folder's format.
+
+    Raises OpenError if it has no store, or one of another engine or of a newer Tenure.
+    """
     try:
         if not folder.check():
             raise OpenError(f"there is no store at {folder.path}: nothing to upgrade")
@@ -43,7 +49,9 @@ def found_format(folder: Folder) -> int:
 
 
 def _older(file: Path, engine: str) -> int | None:
-    """The number of an older format (of a half upgraded folder: the one it had); None if it was refused for another reason."""
+    """Return the number of an older format (of a half upgraded folder: its former one); None if it is not an older
+    format.
+    """
     try:
         words = file.read_text("ascii", "replace").split()
     except OSError:
@@ -56,7 +64,7 @@ def _older(file: Path, engine: str) -> int | None:
 
 
 def steps_from(found: int, steps: tuple[Step, ...] = STEPS, target: int = FORMAT) -> list[Step]:
-    """The steps from a format to today's, in order."""
+    """Return the steps from a format to the current one, in order."""
     by_start = {step.start: step for step in steps}
     missing = [start for start in range(found, target) if start not in by_start]
     if missing:

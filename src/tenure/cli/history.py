@@ -1,4 +1,4 @@
-"""timeline, explain and events: commands that tell what happened, from the journal."""
+"""timeline, explain and events: what happened, from the journal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VISIBLE = {"enqueued", "retried", "released", "expired", "replayed", "restored"}
 @click.argument("queue")
 @click.argument("job_id")
 def timeline(session: Session, queue: str, job_id: str) -> None:
-    """Show the job's events, the oldest first, as far back as the journal is kept (7 days)."""
+    """Show the job's events, oldest first, as far back as the journal goes (7 days)."""
     with session.queue(queue) as target:
         events = target.timeline(job_id)
         if not events:
@@ -98,7 +98,7 @@ def explain(session: Session, queue: str, job_id: str) -> None:
     ),
     short_help="Print what happened; --follow what happens.",
 )
-@click.option("--after", metavar="CURSOR", help="Go on after this cursor.")
+@click.option("--after", metavar="CURSOR", help="Continue after this cursor.")
 @click.option(
     "--limit",
     "-n",
@@ -107,8 +107,8 @@ def explain(session: Session, queue: str, job_id: str) -> None:
     show_default=True,
     help="At most this many (not with --follow).",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
-@click.option("--new", "new_only", is_flag=True, help="Leave out what has happened so far.")
+@click.option("--follow", "-f", is_flag=True, help="Also print new events, until Ctrl-C.")
+@click.option("--new", "new_only", is_flag=True, help="Skip past events.")
 @click.option("--queue", "only_queue", metavar="QUEUE", help="Only this queue's.")
 @click.option(
     "--type",
@@ -127,13 +127,13 @@ def events(
     only_queue: str | None,
     only_types: Sequence[str],
 ) -> None:
-    """Print the events of all queues in order, from the oldest that is kept (7 days) or after a cursor.
+    """Print the events of all queues in order, from the oldest in the journal (7 days) or after a cursor.
 
-    With --json, the last event of each page has a `cursor` to go on from. A store that this command had to open itself
-    stays open while it follows; other processes get in through it.
+    With --json, the last event of each page has a `cursor` to continue from. A store that this command had to open
+    itself stays open while it follows; other processes can use it through this one.
     """
     if new_only and not follow:
-        raise click.UsageError("--new leaves out what has happened: it goes with --follow.")
+        raise click.UsageError("--new skips past events: it goes with --follow.")
 
     def wanted(event: Event) -> bool:
         return (
@@ -165,7 +165,7 @@ def events(
 def _gather(
     store: Store, cursor: str | None, limit: int, wanted: Callable[[Event], bool], progress: ProgressCallback
 ) -> tuple[list[Event], str | None]:
-    """Up to `limit` events that are wanted, and the cursor after the last of them, so that going on skips none."""
+    """Return up to `limit` matching events, and the cursor after the last of them, so that none is skipped."""
     found: list[Event] = []
     read = 0
     while len(found) < limit:
@@ -175,7 +175,7 @@ def _gather(
         chosen = [index for index, event in enumerate(page) if wanted(event)][: limit - len(found)]
         found.extend(page.events[index] for index in chosen)
         if len(found) == limit and chosen[-1] + 1 < len(page):
-            page = store.events(cursor, chosen[-1] + 1)  # once more, to have the cursor end there
+            page = store.events(cursor, chosen[-1] + 1)  # read again, so that the cursor ends there
         cursor = page.cursor
         read += len(page)
         progress(read)
@@ -183,8 +183,8 @@ def _gather(
 
 
 def _end(store: Store, cursor: str | None) -> str:
-    """The cursor after the newest event."""
-    with progress_bar("Skipping what has happened"):
+    """Return the cursor after the newest event."""
+    with progress_bar("Skipping past events"):
         while True:
             page = store.events(cursor, 100_000)
             cursor = page.cursor
@@ -213,11 +213,11 @@ def _print(session: Session, found: Sequence[Event], cursor: str | None) -> None
 
 
 def detail(event: Event) -> str:
-    """Reason, text and times of an event, in a few words."""
+    """Return reason, text and times of an event, in a few words."""
     parts = []
     if event.reason:
         parts.append(event.reason)
-    if event.text and event.type != "queue_created":  # which repeats the queue's name
+    if event.text and event.type != "queue_created":  # it only repeats the queue's name
         parts.append(shortened(headline(event.text), 100))
     if event.at_ms is not None and event.type in VISIBLE and event.at_ms > event.time_ms:
         parts.append(f"visible {span((event.at_ms - event.time_ms) / 1000)} later")

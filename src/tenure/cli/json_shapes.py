@@ -1,4 +1,4 @@
-"""The JSON objects of `--json`, field by field. They are documented in docs/command-line.md: fields are added, never changed."""
+"""The JSON objects of `--json`, field by field, documented in docs/command-line.md. Fields are added, never changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Shape = dict[str, object]
 
 
 def data(name: str, value: bytes | None) -> Shape:
-    """Bytes as text where they are UTF-8, else in base64; `<name>_encoding` says which."""
+    """Return bytes as text if they are UTF-8, else in base64; `<name>_encoding` says which."""
     if value is None:
         return {name: None, f"{name}_encoding": None}
     try:
@@ -32,7 +32,7 @@ def data(name: str, value: bytes | None) -> Shape:
 
 
 def times(name: str, ms: int | None) -> Shape:
-    """A moment as two fields: milliseconds since 1970, and ISO 8601."""
+    """Return a time as two fields: milliseconds since 1970, and ISO 8601."""
     return {f"{name}_ms": ms, name: iso(ms)}
 
 

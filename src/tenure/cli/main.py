@@ -1,4 +1,4 @@
-"""The entry point: lists every command under its theme."""
+"""The entry point, which lists every command under its theme."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ cli.add_theme(
 )
 cli.add_theme("Work", (worker.worker, worker.run))
 cli.add_theme(
-    "Look",
+    "Inspect",
     (
         top.top,
         queries.queues,
@@ -67,7 +67,7 @@ cli.add_theme(
     ),
 )
 cli.add_theme(
-    "Mend",
+    "Manage",
     (
         maintenance.replay,
         maintenance.purge,
@@ -82,14 +82,15 @@ cli.add_theme(
         schedule.schedule,
     ),
 )
-cli.add_theme("Take care", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
+cli.add_theme("Maintain", (admin.check, admin.cleanup, admin.sweep, admin.snapshot, admin.upgrade, migrate.migrate))
 cli.add_theme("Pipelines", (export.export, analysis.audit, analysis.report, spark.spark))
 cli.add_theme("Serve", (serve.serve, dashboard.dashboard, tokens.token))
 
 
 def main() -> None:
     if not sys.stdout.isatty():
-        # With PYTHONUNBUFFERED, which containers often set, a text stream loses what one write to a pipe does not take.
+        # With PYTHONUNBUFFERED, which containers often set, a text stream loses what does not fit into one write to a
+        # pipe.
         encoding, errors = sys.stdout.encoding, sys.stdout.errors
         sys.stdout = open(sys.stdout.fileno(), "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
     cli.main(prog_name="tenure")

@@ -13,13 +13,13 @@ from tenure.cli.command import NO, command, no
 from tenure.cli.output import Cell, faint, plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
-from tenure.cli.times import AGO, DURATION, moment, span
+from tenure.cli.times import DURATION, PAST_TIME, moment, span
 from tenure.model.job import Where
 from tenure.model.lifecycle import SHOWN
 from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 
-#: How many ids are listed for people; the rest is counted.
+#: How many ids are printed for people; the others are counted.
 LISTED = 10
 
 
@@ -28,23 +28,23 @@ LISTED = 10
     examples=(
         ("These jobs:", "tenure replay emails JOB_ID JOB_ID"),
         (
-            "What would come back, of what died of a timeout since yesterday:",
+            "Which jobs that died of a timeout since yesterday would be replayed:",
             "tenure replay emails --error Timeout --since 1d --dry-run",
         ),
         ("All of them, ten a second:", "tenure replay emails --all --rate 10"),
     ),
-    short_help="Bring dead jobs back.",
+    short_help="Make dead jobs ready again.",
 )
 @click.argument("queue")
 @click.argument("ids", metavar="[JOB_ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every dead job.")
 @click.option("--error", "-e", help="Those whose last error contains this text.")
 @click.option("--reason", type=click.Choice(["max_attempts", "failed"]), help="Those that died for this reason.")
-@click.option("--since", type=AGO, help="Those that died since this moment (2h: two hours ago).")
-@click.option("--before", type=AGO, help="Those that died before this moment.")
+@click.option("--since", type=PAST_TIME, help="Those that died since this moment (2h: two hours ago).")
+@click.option("--before", type=PAST_TIME, help="Those that died before this moment.")
 @click.option("--limit", "-n", type=int, help="At most this many.")
-@click.option("--rate", type=float, help="Spread over time: this many a second.")
-@click.option("--dry-run", is_flag=True, help="Say what would come back, and change nothing.")
+@click.option("--rate", type=float, help="Make this many ready a second.")
+@click.option("--dry-run", is_flag=True, help="Report what would be replayed, and change nothing.")
 def replay(
     session: Session,
     queue: str,
@@ -58,9 +58,9 @@ def replay(
     rate: float | None,
     dry_run: bool,
 ) -> None:
-    """Bring dead jobs back to the queue: same id, attempts from the start, a token that goes on growing.
+    """Make dead jobs waiting again: same id, attempts from the start, a higher token.
 
-    Say which: by id, by what they died of, or --all. Ends with 1 if a job named is not dead.
+    Select them by id, by cause of death, or with --all. Ends with 1 if a named job is not dead.
     """
     filters = any(value is not None for value in (error, reason, since, before))
     if not (ids or filters or everything):
@@ -73,8 +73,8 @@ def replay(
     if session.json:
         session.out.emit(json_shapes.replayed(target.name, answer))
     else:
-        did = "would replay" if answer.dry_run else "replayed"
-        session.out.say(f"{did} ", strong(plural(answer.count, "dead job")), f" of {target.name}")
+        verb = "would replay" if answer.dry_run else "replayed"
+        session.out.say(f"{verb} ", strong(plural(answer.count, "dead job")), f" of {target.name}")
         for job_id in answer.ids[:LISTED]:
             session.out.say(f"  {job_id}")
         if len(answer.ids) > LISTED:
@@ -101,10 +101,10 @@ def replay(
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def purge(session: Session, queue: str, which: str, yes: bool) -> None:
-    """Remove every job in STATE: dead (if not given), done, ready or scheduled. Leased jobs can be cancelled instead."""
+    """Remove every job in STATE: dead (the default), done, ready or scheduled. Cancel leased jobs instead."""
     if not yes:
         if session.json or not sys.stdin.isatty():
-            raise click.UsageError("Nobody is here to ask: say --yes to remove them.")
+            raise click.UsageError("There is no terminal to ask for confirmation: add --yes to remove them.")
         if not click.confirm(f"Remove every {which} job of {queue}?", err=True):
             no(session, "nothing was removed")
     with session.queue(queue) as target, progress_bar(f"Purging {queue}") as progress:
@@ -125,7 +125,10 @@ def purge(session: Session, queue: str, which: str, yes: bool) -> None:
 @click.argument("queue")
 @click.argument("ids", metavar="JOB_ID...", nargs=-1, required=True)
 def cancel(session: Session, queue: str, ids: Sequence[str]) -> None:
-    """Remove jobs that wait or are leased; a holder finds out at its next verb. Ends with 1 if one was not there."""
+    """Remove waiting or leased jobs; a worker that holds one finds out at its next call.
+
+    Ends with 1 if one did not exist.
+    """
     with session.queue(queue) as target, progress_bar(f"Cancelling in {queue}") as progress:
         outcomes = []
         for job_id in ids:
@@ -151,9 +154,12 @@ def cancel(session: Session, queue: str, ids: Sequence[str]) -> None:
     short_help="Delete a queue.",
 )
 @click.argument("queue")
-@click.option("--force", is_flag=True, help="Drop jobs that wait or are dead.")
+@click.option("--force", is_flag=True, help="Drop waiting and dead jobs.")
 def delete(session: Session, queue: str, force: bool) -> None:
-    """Delete a queue with its policy and its done jobs. Ends with 1 while jobs are held or, without --force, are there."""
+    """Delete a queue with its policy and its done jobs.
+
+    Ends with 1 if it has leased jobs or, without --force, waiting or dead ones.
+    """
     with session.store() as store:
         deleted = store.delete_queue(queue, session.tenant, force=force)
         if not deleted:
@@ -171,7 +177,7 @@ def delete(session: Session, queue: str, force: bool) -> None:
 )
 @click.argument("queue")
 def pause(session: Session, queue: str) -> None:
-    """Claims return nothing until resume. Enqueues go on, and live leases stay valid."""
+    """Make claims return nothing until resume. Enqueues continue, and leases stay valid."""
     _set_paused(session, queue, True)
 
 
@@ -182,7 +188,7 @@ def pause(session: Session, queue: str) -> None:
 )
 @click.argument("queue")
 def resume(session: Session, queue: str) -> None:
-    """Claims get jobs again."""
+    """Let claims return jobs again."""
     _set_paused(session, queue, False)
 
 
@@ -243,7 +249,7 @@ def _set_paused(session: Session, queue: str, paused: bool) -> None:
 def configure(session: Session, queue: str, reset: bool, **given: object) -> None:
     """Change the given fields of QUEUE's policy and keep the others; with no option, show the policy.
 
-    Jobs that are there already keep their max_attempts.
+    Existing jobs keep their max_attempts.
     """
     lifted = [name for name in ("max_waiting", "max_leased", "rate") if given.pop(f"no_{name}")]
     changes = {name: value for name, value in given.items() if value is not None}
@@ -267,7 +273,7 @@ def configure(session: Session, queue: str, reset: bool, **given: object) -> Non
 
 
 def changed(policy: Policy, changes: dict[str, object]) -> Policy:
-    """The policy with these fields changed. A new kind of backoff brings the usual jitter of that kind."""
+    """Return the policy with these fields changed. A new kind of backoff gets that kind's default jitter."""
     parts = {name: changes[name] for name in ("kind", "base", "factor", "cap", "jitter") if name in changes}
     rest = {name: value for name, value in changes.items() if name not in (*parts, "burst")}
     if isinstance(rest.get("rate"), str):
@@ -280,7 +286,7 @@ def changed(policy: Policy, changes: dict[str, object]) -> Policy:
     if parts.get("kind", policy.backoff.kind) != policy.backoff.kind:
         parts.setdefault("jitter", "full" if parts["kind"] == "exponential" else "none")
     backoff = msgspec.structs.replace(policy.backoff, **parts)
-    if backoff.kind == "fixed" and "cap" not in parts:  # a cap left from another kind must not cut the wait
+    if backoff.kind == "fixed" and "cap" not in parts:  # a cap left from another kind must not shorten the wait
         backoff = msgspec.structs.replace(backoff, cap=backoff.base)
     return msgspec.structs.replace(policy, backoff=backoff, **rest)
 

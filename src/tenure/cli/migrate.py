@@ -17,7 +17,7 @@ from tenure.storage.folder import Folder
 from tenure.telemetry import configure_logging
 
 LISTED = 20
-#: Engines whose store is a folder of this machine.
+#: Engines whose store is a folder on this machine.
 FOLDERS = ("rocksdb", "lmdb")
 
 
@@ -37,9 +37,10 @@ FOLDERS = ("rocksdb", "lmdb")
 def migrate(session: Session, source: str, target: str, queue: str | None, no_verify: bool) -> None:
     """Copy every job of the store SOURCE into the store TARGET, creating it if needed, and compare the two.
 
-    Jobs keep their ids, states, attempts, tokens, times, steps, signals and parents; what is leased arrives as ready.
-    Schedules come along. Queues keep their policies, and are paused at the TARGET until all is there and compared. Let both stores rest meanwhile. What is
-    there already is left, so a migration that was stopped is run again. Ends with 1 if the two differ.
+    Jobs keep their ids, states, attempts, tokens, times, steps, signals and parents; leased jobs arrive as ready.
+    Schedules are copied, too. Queues keep their policies, and stay paused in TARGET until all jobs are copied and
+    compared. Do not use either store meanwhile. Existing jobs are skipped, so an interrupted migration can be run
+    again. Ends with 1 if the two differ.
     """
     log = session.settings.log
     configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)
@@ -105,10 +106,10 @@ def _same(source: str, target: str) -> bool:
 
 
 def _must_exist(url: str) -> None:
-    """Refuse a source path that has no store: opening it would create an empty one."""
+    """Refuse a source path without a store: opening it would create an empty one."""
     try:
         engine, path = parse_url(url)
     except tenure.UnknownEngine:
-        return  # opening it says what is wrong
+        return  # opening it reports the error
     if engine in FOLDERS and path is not None and not Folder(path, engine).check():
         raise OpenError(f"there is no store at {path}")

@@ -1,4 +1,4 @@
-"""outbox: make the table in your database, send its rows, look at what waits and what was refused."""
+"""outbox: create the table in your database, send its rows, show waiting and refused rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenure.cli.times import DURATION, span
 if TYPE_CHECKING:
     from tenure.outbox import OutboxTable, Sent
 
-#: As `tenure.outbox` has it, which is imported when a command of this file runs: the others need no SQL.
+#: As in `tenure.outbox`, which is imported only when one of these commands runs: others need no SQL.
 DEFAULT_TABLE = "tenure_outbox"
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -29,9 +29,9 @@ F = TypeVar("F", bound=Callable[..., object])
     "outbox", cls=Family, short_help="Jobs written in your database's transactions: create, run, status, retry."
 )
 def outbox() -> None:
-    """Make jobs of rows that your program wrote in its own database transactions, each exactly once.
+    """Turn rows that your program wrote in its own database transactions into jobs, each exactly once.
 
-    DATABASE is sqlite:PATH or postgresql://USER@HOST/NAME (pip install 'tenure[postgres]'); a password belongs into
+    DATABASE is sqlite:PATH or postgresql://USER@HOST/NAME (pip install 'tenure[postgres]'); put a password into
     ~/.pgpass or PGPASSWORD.
     """
 
@@ -57,7 +57,7 @@ def connect(database: str, table: str) -> OutboxTable:
 )
 @_on_outbox
 def create(session: Session, database: str, table: str) -> None:
-    """Make the outbox's table in DATABASE, if it is not there."""
+    """Create the outbox's table in DATABASE, if it does not exist."""
     with closing(connect(database, table)) as target:
         target.create()
     if session.json:
@@ -72,18 +72,16 @@ def create(session: Session, database: str, table: str) -> None:
         ("Send rows as they are committed, until stopped:", "tenure outbox run postgresql://app@db/app"),
         ("Send what is there, then end (for cron):", "tenure outbox run sqlite:app.db --once"),
     ),
-    short_help="Make jobs of the outbox's rows.",
+    short_help="Enqueue the outbox's rows.",
 )
 @_on_outbox
 @click.option("--once", is_flag=True, help="End when nothing is left that can be sent.")
 @click.option("--batch", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Rows of one round.")
-@click.option(
-    "--poll", type=DURATION, default=0.5, show_default="500ms", help="How often to look when nothing is there."
-)
+@click.option("--poll", type=DURATION, default=0.5, show_default="500ms", help="How often to look for new rows.")
 def run(session: Session, database: str, table: str, once: bool, batch: int, poll: float) -> None:
-    """Enqueue the rows of DATABASE's outbox and delete them. SIGTERM and Ctrl-C end it after the round under way.
+    """Enqueue the rows of DATABASE's outbox and delete them. SIGTERM and Ctrl-C end it after the current round.
 
-    Killed at any moment, it takes up where it was when it is started again, and no row becomes two jobs.
+    If it is killed at any point, it continues when started again, and no row becomes two jobs.
     """
     with (
         closing(connect(database, table)) as source,
@@ -109,7 +107,7 @@ def run(session: Session, database: str, table: str, once: bool, batch: int, pol
 )
 @_on_outbox
 def status(session: Session, database: str, table: str) -> None:
-    """Show how many rows wait, the age of the oldest, and the rows that no store would take, with the reason."""
+    """Show how many rows wait, the age of the oldest, and the refused rows with the reason."""
     with closing(connect(database, table)) as source:
         waiting, refused = source.waiting(), source.refused()
     if session.json:
@@ -128,7 +126,7 @@ def status(session: Session, database: str, table: str) -> None:
 @command(
     "retry",
     examples=(
-        ("Send all refused rows again, once their cause is mended:", "tenure outbox retry sqlite:app.db"),
+        ("Send all refused rows again, once their cause is fixed:", "tenure outbox retry sqlite:app.db"),
         ("Only some:", "tenure outbox retry sqlite:app.db 17 18"),
     ),
     short_help="Have refused rows sent again.",
@@ -136,7 +134,7 @@ def status(session: Session, database: str, table: str) -> None:
 @_on_outbox
 @click.argument("rows", type=int, nargs=-1, metavar="[ID]...")
 def retry(session: Session, database: str, table: str, rows: Sequence[int]) -> None:
-    """Have refused rows of DATABASE's outbox sent again by the next round: these, or all."""
+    """Send refused rows of DATABASE's outbox again in the next round: these, or all."""
     with closing(connect(database, table)) as target:
         count = target.retry(rows or None)
     if session.json:
@@ -160,7 +158,7 @@ def _say_sent(session: Session, sent: Sent) -> None:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second signal interrupts."""
+    """Yield an event that SIGTERM and SIGINT set; a second signal interrupts."""
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -21,7 +21,7 @@ from tenure.model import explanation
 
 #: The width of tables in a file or a pipe.
 PIPE_WIDTH = 160
-#: Blanks between two columns, and the least width of the column that shrinks.
+#: Blanks between two columns, and the smallest width of the column that shrinks.
 BETWEEN, LEAST = 3, 8
 STATE_STYLES = {
     "blocked": "magenta",
@@ -50,7 +50,7 @@ class Screen(Console):
 
 
 class Output:
-    """What one command prints; `json` decides between objects for programs and text for people."""
+    """The output of one command; `json` chooses between objects for programs and text for people."""
 
     def __init__(self, as_json: bool) -> None:
         self.json = as_json
@@ -77,7 +77,9 @@ class Output:
         sys.stdout.buffer.write(data)
 
     def content(self, data: bytes, *, raw: bool = False) -> None:
-        """Write a payload or a result: unchanged with `raw` or where stdout is no terminal, else with visible controls."""
+        """Write a payload or a result: unchanged with `raw` or if stdout is no terminal, else with escaped control
+        characters.
+        """
         if raw or not sys.stdout.isatty():
             self.raw(data)
             return
@@ -90,7 +92,7 @@ class Output:
     # ── for people ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def say(self, *parts: Cell) -> None:
-        """Print a sentence, on one line however long: ids and receipts are there to be copied."""
+        """Print a sentence on one line, however long, so that ids and receipts can be copied."""
         self._screen.print(joined(parts), soft_wrap=True)
 
     def hint(self, text: str) -> None:
@@ -99,12 +101,12 @@ class Output:
             self._screen.print(Text(text, style="dim"))
 
     def note(self, text: str) -> None:
-        """Print a remark beside the answer: on stderr, not with --json."""
+        """Print a remark on stderr, not with --json."""
         if not self.json:
             self._aside.print(Text(text, style="dim"))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, stretch: str | None = None) -> None:
-        """Print a table; `>name` is right-aligned. In a narrow window only the column `stretch` is cut short (…)."""
+        """Print a table; `>name` is right-aligned. In a narrow window only the column `stretch` is shortened (…)."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
         titles = [column.lstrip(">") for column in columns]
         needed = [max(cell_len(str(cell)) for cell in cells) for cells in zip(titles, *rows, strict=True)]
@@ -122,14 +124,14 @@ class Output:
         self._print_whole(table, sum(needed) + BETWEEN * (len(needed) - 1))
 
     def _print_whole(self, table: Table, width: int) -> None:
-        """Print the table at its full width: the terminal may break its lines, but no id is cut short."""
+        """Print the table at its full width: the terminal may wrap its lines, but no id is shortened."""
         seen = self._screen.width
         self._screen.width = max(seen, width)
         self._screen.print(table)
         self._screen.width = seen
 
     def facts(self, facts: Mapping[str, Cell | None]) -> None:
-        """Print names and values, leaving out empty values. Further lines of a value are indented to its first."""
+        """Print names and values, omitting empty values. Further lines of a value are indented to its first."""
         width = max((len(name) for name, value in facts.items() if value), default=0)
         for name, value in facts.items():
             if value:
@@ -169,17 +171,17 @@ def faint(text: str) -> Text:
 
 
 def number(value: int, *, alarm: bool = False) -> Text:
-    """A count: dim if it is 0, else red if it is an `alarm`."""
+    """Return a count: dim if it is 0, else red if it is an `alarm`."""
     return Text(f"{value:,}", style="dim" if not value else "red" if alarm else "")
 
 
 def clean(text: str) -> str:
-    """Text on one line, with line ends as ⏎ and other control characters escaped."""
+    """Return text on one line, with line ends as ⏎ and other control characters escaped."""
     return _escaped(text, "⏎")
 
 
 def clean_lines(text: str) -> str:
-    """Text with its lines kept, and other control characters than tabs escaped."""
+    """Return text with its lines kept, and control characters other than tabs escaped."""
     return "\n".join(_escaped(line, "", keep="\t") for line in text.replace("\r\n", "\n").split("\n"))
 
 
@@ -193,19 +195,19 @@ def _escaped(text: str, line_end: str, keep: str = "") -> str:
 
 
 def headline(error: str | None) -> str:
-    """The line of an error that names it, for a table, with control characters escaped."""
+    """Return the line of an error that names it, for a table, with control characters escaped."""
     return clean(explanation.headline(error))
 
 
 def preview(data: bytes | None, limit: int = 120) -> str:
-    """The beginning of a payload: as text if it is UTF-8, else in hex."""
+    """Return the beginning of a payload: as text if it is UTF-8, else in hex."""
     if data is None:
         return ""
     head = data[: limit * 4]
     try:
         text = head.decode()
     except UnicodeDecodeError as exc:
-        # Cutting the head may have split its last character: that does not make it binary.
+        # Cutting may have split the last character: that does not make it binary.
         if exc.start < len(head) - 3 or len(head) == len(data):
             return f"{len(data):,} bytes: {data[:16].hex(' ')}{' …' if len(data) > 16 else ''}"
         text = head[: exc.start].decode()
@@ -213,7 +215,7 @@ def preview(data: bytes | None, limit: int = 120) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text, or its beginning and one ellipsis."""
+    """Return the text, or its beginning and one ellipsis."""
     return text if len(text) <= limit else text[: limit - 1].rstrip("…") + "…"
 
 

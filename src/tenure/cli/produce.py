@@ -17,11 +17,11 @@ from tenure.cli.command import command
 from tenure.cli.output import plural, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
-from tenure.cli.times import AHEAD, DURATION, now_ms, span
+from tenure.cli.times import DURATION, FUTURE_TIME, now_ms, span
 from tenure.errors import TenureError
 from tenure.model.job import NewJob
 
-#: Jobs of one transaction: enough to share its sync, few enough for any engine.
+#: Jobs in one transaction: enough to share its sync, few enough for any engine.
 BATCH_JOBS = 1_000
 BATCH_BYTES = 4 * 1024 * 1024
 
@@ -42,7 +42,7 @@ def _headers(ctx: click.Context, param: click.Parameter, values: Sequence[str]) 
         ("One job, urgent, in half a minute:", 'tenure enqueue emails \'{"to": "ada"}\' --delay 30 --priority 5'),
         ("Only once, however often this runs:", "tenure enqueue emails 'invoice 17' --key invoice-17"),
         ("For one customer among many, who take turns:", "tenure enqueue reports 'march' --group customer-17"),
-        ("A file as the payload; or what a program writes:", "tenure enqueue images --file cat.png"),
+        ("A file as the payload; or a program's output:", "tenure enqueue images --file cat.png"),
         ("", "date | tenure enqueue emails -"),
         ("One job for each line:", "tenure enqueue urls --lines urls.txt"),
     ),
@@ -53,7 +53,7 @@ def _headers(ctx: click.Context, param: click.Parameter, values: Sequence[str]) 
 @click.option("--file", "file", type=click.File("rb"), help="Take the payload from a file.")
 @click.option("--lines", "lines", type=click.File("rb"), help="A job for each line of a file (-: of stdin).")
 @click.option("--delay", type=DURATION, help="Not before this long from now (30, 5m, 2h).")
-@click.option("--at", type=AHEAD, help="Not before this moment (2030-01-31T09:00).")
+@click.option("--at", type=FUTURE_TIME, help="Not before this moment (2030-01-31T09:00).")
 @click.option("--priority", "-p", type=int, default=0, show_default=True, help="0 to 9; 9 is claimed first.")
 @click.option("--key", help="Idempotency key: a second job with it is not added.")
 @click.option("--max-attempts", type=int, help="Deliveries before it is dead (the queue's policy, if not given).")
@@ -90,7 +90,7 @@ def enqueue(
     if lines is not None:
         _enqueue_lines(session, queue, lines, job)
         return
-    # Read before the store is opened: the program that writes into the pipe may have it open.
+    # Read before the store is opened: the program that writes to the pipe may have it open.
     content = content_of(payload, file)
     with session.queue(queue, create=True) as target:
         answer = target.enqueue(job(content))
@@ -103,7 +103,7 @@ def enqueue(
 
 
 def content_of(payload: str | None, file: BinaryIO | None = None) -> bytes:
-    """What a command line gives as a payload: a file, stdin (-), or the text itself."""
+    """Return the payload from a file, stdin (-), or the text itself."""
     if file is not None:
         return file.read()
     if payload == "-":
@@ -111,20 +111,20 @@ def content_of(payload: str | None, file: BinaryIO | None = None) -> bytes:
     return os.fsencode(payload or "")
 
 
-# ── one job a line ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one job for each line ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Batch(NamedTuple):
-    """The payloads of one transaction, and their place in the file."""
+    """The payloads of one transaction, and their position in the file."""
 
     payloads: list[bytes]
     first_line: int
-    #: Bytes of the file read so far, this batch included.
+    #: Bytes of the file read so far, including this batch.
     bytes_read: int
 
 
 def batches(lines: BinaryIO) -> Iterator[Batch]:
-    """The file's lines without line ends, in batches of bounded size; empty lines are left out."""
+    """Yield the file's lines without line ends, in batches of bounded size; empty lines are skipped."""
     payloads: list[bytes] = []
     first, size, read = 1, 0, 0
     for number, line in enumerate(lines, 1):
@@ -146,7 +146,7 @@ def batches(lines: BinaryIO) -> Iterator[Batch]:
 def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[[bytes], NewJob]) -> None:
     size = _size(lines)
     pending = batches(lines)
-    # Read the first batch before the store is opened: the program that writes into the pipe may have it open.
+    # Read the first batch before the store is opened: the program that writes to the pipe may have it open.
     first = next(pending, None)
     added = 0
     started = now_ms()
@@ -159,7 +159,7 @@ def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[
                     answers = target.enqueue_many([job(payload) for payload in batch.payloads])
                 except TenureError as exc:
                     exc.add_note(
-                        f"{plural(added, 'job')} were enqueued before this; go on from line {batch.first_line:,}."
+                        f"{plural(added, 'job')} were enqueued before this; continue from line {batch.first_line:,}."
                     )
                     raise
                 except KeyboardInterrupt:
@@ -174,7 +174,7 @@ def _enqueue_lines(session: Session, queue: str, lines: BinaryIO, job: Callable[
 
 
 def _size(file: BinaryIO) -> int | None:
-    """The length of a file; None for a pipe."""
+    """Return the length of a file; None for a pipe."""
     try:
         found = os.fstat(file.fileno())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A progress bar for what takes longer than a second: on stderr, and only where a person is looking."""
+"""A progress bar for work that takes longer than a second: on stderr, on a terminal only."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PATIENCE_SECONDS = 1.0
 
 
 class ProgressCallback(Protocol):
-    """The `progress=` argument of the verbs that work in chunks."""
+    """The `progress=` argument of verbs that work in chunks."""
 
     def __call__(self, done: int, total: int | None = None) -> None: ...
 
 
 class Count(ProgressColumn):
-    """`12,000 of 50,000`, or `12,000` while the total is unknown."""
+    """A column `12,000 of 50,000`, or `12,000` while the total is unknown."""
 
     def render(self, task: Task) -> Text:
         if not task.completed and task.total is None:
@@ -70,7 +70,7 @@ class DelayedBar:
 
 
 def _ignore(done: int, total: int | None = None) -> None:
-    """The callback where stderr is not a terminal."""
+    """Do nothing: the callback if stderr is not a terminal."""
 
 
 @contextmanager

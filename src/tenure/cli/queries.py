@@ -13,7 +13,7 @@ from tenure.cli.command import command, no
 from tenure.cli.output import Cell, clean, clean_lines, faint, headline, number, preview, shortened, state, strong
 from tenure.cli.progress import ProgressCallback, progress_bar
 from tenure.cli.session import Session
-from tenure.cli.times import AHEAD, DURATION, moment, now_ms, relative, span
+from tenure.cli.times import DURATION, FUTURE_TIME, moment, now_ms, relative, span
 from tenure.model.job import Counts, Job, QueueInfo
 from tenure.model.lifecycle import SHOWN
 from tenure.model.names import DEFAULT_TENANT, queue_name
@@ -23,13 +23,13 @@ PAGE = 1_000
 limit_option = click.option(
     "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many."
 )
-cursor_option = click.option("--cursor", help="Go on where the last page ended.")
+cursor_option = click.option("--cursor", help="Continue where the last page ended.")
 
 
 @command(
     "get",
     examples=(
-        ("Everything about a job, in whatever queue it is:", "tenure get JOB_ID"),
+        ("Everything about a job, in any queue:", "tenure get JOB_ID"),
         ("The same, if the queue is known:", "tenure get emails JOB_ID"),
         ("Its payload, unchanged, into a file:", "tenure get images JOB_ID --payload > cat.png"),
         (
@@ -42,12 +42,13 @@ cursor_option = click.option("--cursor", help="Go on where the last page ended."
 @click.argument("names", metavar="[QUEUE] JOB_ID", nargs=-1, required=True)
 @click.option("--payload", is_flag=True, help="Print only the payload.")
 @click.option("--result", is_flag=True, help="Print only the result.")
-@click.option("--raw", is_flag=True, help="With these, to a terminal: do not escape control characters.")
+@click.option("--raw", is_flag=True, help="With --payload or --result on a terminal: do not escape control characters.")
 @click.option("--wait", type=DURATION, help="Wait this long for it to be done, dead or removed.")
 def get(session: Session, names: tuple[str, ...], payload: bool, result: bool, raw: bool, wait: float | None) -> None:
-    """Show the job as it is now. Ends with 1 if it is not there, or has no result when one was asked for.
+    """Show the job as it is now. Ends with 1 if it does not exist, or has no result although --result is given.
 
-    A file or a pipe gets payload and result byte by byte. On a terminal their control characters are escaped, unless --raw.
+    A file or a pipe gets payload and result unchanged. On a terminal their control characters are escaped, unless
+    --raw.
     """
     if len(names) > 2:
         raise click.UsageError("Give a job's id, or a queue and a job's id.")
@@ -106,7 +107,7 @@ def _facts(job: Job) -> dict[str, Cell | None]:
     "list",
     examples=(
         ("The next jobs to be claimed:", "tenure list emails"),
-        ("Who holds what:", "tenure list emails leased"),
+        ("Which worker holds which job:", "tenure list emails leased"),
         ("The ids of all dead jobs:", "tenure list emails dead --all --json | jq -r .id"),
     ),
     short_help="List a queue's jobs in a state.",
@@ -124,8 +125,8 @@ def list_(session: Session, queue: str, which: str, limit: int, everything: bool
 @command(
     "dead",
     examples=(
-        ("What died, and of what:", "tenure dead emails"),
-        ("Then bring it back:", "tenure replay emails --error Timeout"),
+        ("Dead jobs and their errors:", "tenure dead emails"),
+        ("Replay them:", "tenure replay emails --error Timeout"),
     ),
     short_help="List dead jobs with their last error.",
 )
@@ -174,7 +175,7 @@ def _pages(
 
 
 def when(session: Session, ms: int | None) -> str:
-    """The time and its distance where the terminal is wide, else the distance alone."""
+    """Return the time and its distance if the terminal is wide, else the distance alone."""
     return moment(ms) if session.out.wide else relative(ms)
 
 
@@ -228,7 +229,7 @@ def _job_table(session: Session, which: str, jobs: Sequence[Job]) -> None:
     examples=(("What becomes ready within the hour, in any queue:", "tenure upcoming --before 1h"),),
     short_help="List the next scheduled jobs of all queues.",
 )
-@click.option("--before", type=AHEAD, help="Only what becomes ready before this moment (1h: within an hour).")
+@click.option("--before", type=FUTURE_TIME, help="Only what becomes ready before this moment (1h: within an hour).")
 @limit_option
 def upcoming(session: Session, before: float | None, limit: int) -> None:
     """List scheduled jobs of all queues and tenants, the earliest first."""
@@ -262,9 +263,9 @@ def upcoming(session: Session, before: float | None, limit: int) -> None:
 )
 @click.argument("queue")
 @limit_option
-@click.option("--cursor", help="Go on where a list before ended.")
+@click.option("--cursor", help="Continue where the last page ended.")
 def groups(session: Session, queue: str, limit: int, cursor: str | None) -> None:
-    """List the groups of QUEUE that have jobs that wait or are leased, in no particular order."""
+    """List the groups of QUEUE with waiting or leased jobs, in no particular order."""
     with session.queue(queue) as target:
         page = target.groups(limit, cursor)
     if session.json:
@@ -307,7 +308,7 @@ def queue_label(tenant: str, queue: str) -> str:
 )
 @click.argument("queue")
 def counts(session: Session, queue: str) -> None:
-    """Count the queue's jobs by state. `enqueued` and `removed` count since the queue was made."""
+    """Count the queue's jobs by state. `enqueued` and `removed` count since the queue was created."""
     with session.queue(queue) as target:
         found = target.counts()
         if not found.enqueued:
@@ -318,11 +319,11 @@ def counts(session: Session, queue: str) -> None:
     titles = (*_shown_states([found]), "enqueued", "removed")
     session.out.table([f">{title}" for title in titles], [_numbers(found, titles)])
     if found.at_least:
-        session.out.say(f"ready is at least that: the {found.waiting:,} waiting jobs were not all looked at")
+        session.out.say(f"ready is a lower bound: not all of the {found.waiting:,} waiting jobs were read")
 
 
 def _shown_states(found: Iterable[Counts]) -> tuple[str, ...]:
-    """Most queues have no job that waits for others: then there is no column for them."""
+    """Return the states to show: `blocked` only if a queue has such jobs, which most have not."""
     blocked = ("blocked",) if any(counts.blocked for counts in found) else ()
     return (*blocked, "ready", "scheduled", "leased", "done", "dead")
 

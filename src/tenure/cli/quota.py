@@ -30,7 +30,7 @@ class _Size(click.ParamType[int]):
 @command(
     "quota",
     examples=(
-        ("Who has one, and what each has waiting:", "tenure quota"),
+        ("The quotas, and what each tenant has waiting:", "tenure quota"),
         (
             "A million waiting jobs of 2 GiB together, and a thousand new ones a second:",
             "tenure quota acme --max-waiting 1000000 --max-bytes 2G --rate 1000/s",
@@ -49,7 +49,7 @@ class _Size(click.ParamType[int]):
 def quota(session: Session, tenants: Sequence[str], lift: bool, **given: object) -> None:
     """Change the given limits of TENANT and keep the others; with no option, show them; with no TENANT, show all.
 
-    Jobs that are there stay, and jobs that come back (retried, released, replayed) are never refused.
+    Existing jobs stay, and jobs that become ready again (retried, released, replayed) are never refused.
     """
     changes = {name: value for name, value in given.items() if value is not None}
     if len(tenants) > 1 or (not tenants and (changes or lift)):

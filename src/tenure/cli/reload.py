@@ -1,4 +1,4 @@
-"""--reload: run the worker in a child process, and start it again whenever a Python file under this folder changes."""
+"""--reload: run the worker in a child process, and restart it whenever a Python file under this folder changes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from types import FrameType
 from tenure.cli.session import Session
 
 _EVERY = 0.5
-#: Folders whose files are not the app's.
+#: Folders whose files do not belong to the app.
 _IGNORED = {"node_modules", "__pycache__", "venv", "env"}
-#: Seconds a worker may take to end before it is killed, so that the change is soon seen.
+#: Seconds for a worker to end before it is killed, so that a change takes effect soon.
 _STOP_SECONDS = 10.0
 
 
 def supervise(session: Session) -> int:
-    """Run until SIGINT or SIGTERM; the last worker's exit code."""
+    """Run until SIGINT or SIGTERM; return the last worker's exit code."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
     signals: list[int] = []
 
@@ -36,13 +36,13 @@ def supervise(session: Session) -> int:
             time.sleep(_EVERY)
             now = dict(_files(Path.cwd()))
             if now == seen:
-                continue  # also when the worker has ended: a mended file starts it again
+                continue  # also if the worker has ended: a changed file starts it again
             changed = sorted({*now.items()} ^ {*seen.items()})[0][0]
             seen = now
             session.out.note(f"{os.path.relpath(changed)} changed: starting again")
             _stop(process)
             process = _start(arguments)
-        # A Ctrl-C has reached the worker too; a SIGTERM only this process.
+        # Ctrl-C also reaches the worker; SIGTERM only this process.
         if signals[0] == signal.SIGTERM and process.poll() is None:
             process.terminate()
         return process.wait()
@@ -54,7 +54,7 @@ def supervise(session: Session) -> int:
 
 
 def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tenure", *arguments])  # noqa: S603 - ourselves
+    return subprocess.Popen([sys.executable, "-m", "tenure", *arguments])  # noqa: S603 - runs this program itself
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -68,7 +68,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _files(root: Path) -> Iterator[tuple[str, int]]:
-    """Python files below a folder, and the time each was last written."""
+    """Yield the Python files below a folder, and the time each was last written."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _IGNORED]
         for name in names:
@@ -77,4 +77,4 @@ def _files(root: Path) -> Iterator[tuple[str, int]]:
                 try:
                     yield path, os.stat(path).st_mtime_ns
                 except FileNotFoundError:
-                    continue  # an editor's, gone already
+                    continue  # an editor's temporary file, already removed

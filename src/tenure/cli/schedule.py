@@ -1,4 +1,4 @@
-"""schedule: jobs that are enqueued again and again: add, list, pause, resume, remove, run."""
+"""schedule: add, list, pause, resume, remove and run schedules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tenure.model.names import DEFAULT_TENANT
 from tenure.model.schedule import Missed, Schedule, interval_ms
 
 
-@click.group("schedule", cls=Family, short_help="Jobs that are enqueued again and again.")
+@click.group("schedule", cls=Family, short_help="Jobs enqueued by a cron expression or an interval.")
 def schedule() -> None:
-    """Schedules that are kept in the store: workers enqueue the job of each at every tick, once."""
+    """Schedules stored in the store: workers enqueue the job of each once at every tick."""
 
 
 @command(
@@ -46,11 +46,11 @@ def schedule() -> None:
     type=click.Choice(["skip", "catch_up"]),
     default="skip",
     show_default=True,
-    help="What becomes of ticks while no worker ran.",
+    help="How to treat ticks at which no worker ran.",
 )
 @click.option("--priority", "-p", type=int, default=0, show_default=True, help="0 to 9; 9 is claimed first.")
 @click.option("--max-attempts", type=int, help="Deliveries before a job is dead (the queue's policy, if not given).")
-@click.option("--replace", is_flag=True, help="Also if there is one of that name.")
+@click.option("--replace", is_flag=True, help="Overwrite a schedule of the same name.")
 def add(
     session: Session,
     name: str,
@@ -131,47 +131,43 @@ def _shape(each: Schedule) -> dict[str, object]:
     }  # fmt: skip
 
 
-@command(
-    "pause", examples=(("Nothing from it for now:", "tenure schedule pause weekly"),), short_help="Pause a schedule."
-)
+@command("pause", examples=(("Stop it for now:", "tenure schedule pause weekly"),), short_help="Pause a schedule.")
 @click.argument("name")
 def pause(session: Session, name: str) -> None:
     """Enqueue nothing for the schedule NAME until it is resumed."""
     _change(session, name, "paused")
 
 
-@command("resume", examples=(("Go on:", "tenure schedule resume weekly"),), short_help="End a schedule's pause.")
+@command("resume", examples=(("Continue:", "tenure schedule resume weekly"),), short_help="End a schedule's pause.")
 @click.argument("name")
 def resume(session: Session, name: str) -> None:
-    """End the pause of the schedule NAME. Ticks that passed meanwhile are not made up for."""
+    """Resume the schedule NAME. Ticks that passed meanwhile are not made up for."""
     _change(session, name, "resumed")
 
 
-@command("remove", examples=(("No more of it:", "tenure schedule remove weekly"),), short_help="Remove a schedule.")
+@command("remove", examples=(("Remove it:", "tenure schedule remove weekly"),), short_help="Remove a schedule.")
 @click.argument("name")
 def remove(session: Session, name: str) -> None:
-    """Remove the schedule NAME. Jobs that it enqueued stay."""
+    """Remove the schedule NAME. The jobs that it enqueued stay."""
     _change(session, name, "removed")
 
 
-def _change(session: Session, name: str, became: str) -> None:
+def _change(session: Session, name: str, change: str) -> None:
     tenant = session.tenant or DEFAULT_TENANT
     with session.store() as store:
         verbs = {"paused": store.pause_schedule, "resumed": store.resume_schedule, "removed": store.remove_schedule}
-        if not verbs[became](name, tenant):
+        if not verbs[change](name, tenant):
             raise NotFound(f"there is no schedule {name!r}")
     if session.json:
-        session.out.emit({became: name})
+        session.out.emit({change: name})
     else:
-        session.out.say(f"{became} {strong(name)}")
+        session.out.say(f"{change} {strong(name)}")
 
 
-@command(
-    "run", examples=(("Now, whatever the time:", "tenure schedule run weekly"),), short_help="Enqueue its job now."
-)
+@command("run", examples=(("Run it now:", "tenure schedule run weekly"),), short_help="Enqueue its job now.")
 @click.argument("name")
 def run(session: Session, name: str) -> None:
-    """Enqueue the job of the schedule NAME now, whatever the time, also if it is paused."""
+    """Enqueue the job of the schedule NAME now, also if it is paused."""
     with session.store() as store:
         added = store.run_schedule(name, session.tenant or DEFAULT_TENANT)
     if session.json:

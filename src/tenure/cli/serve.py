@@ -1,4 +1,4 @@
-"""serve: put a store behind HTTP."""
+"""serve: serve a store over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
             "TENURE_SERVER_AUTH_SECRET_FILE=secret tenure serve --bind 0.0.0.0:8400",
         ),
     ),
-    short_help="Put a store behind HTTP.",
+    short_help="Serve a store over HTTP.",
 )
 @click.option(
     "--bind",
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 def serve(
     session: Session, bind: str, threads: int, tls_cert: str | None, tls_key: str | None, capnp: str | None
 ) -> None:
-    """Put a store behind HTTP, for many processes, machines and tenants; the protocol is in docs/protocol.md.
+    """Serve a store over HTTP, for many processes, machines and tenants; the protocol is in docs/protocol.md.
 
     Without authentication (settings server.auth.*) every caller is the operator, so the server listens on this machine
     only. SIGTERM and Ctrl-C end it: it accepts no more connections, answers waiting claims, and finishes requests.
     """
-    # Service imports these itself, but only once it has a store: a missing package must not leave one behind.
+    # Service imports these itself, but only once it has a store: a missing package must not leave one open.
     require("server", "tenure serve", "uvicorn", "tenure.server.application", "tenure.server.http_protocol")
-    from tenure.server.service import Service, known_by, listening, parse_bind
+    from tenure.server.service import Service, configured_authenticator, listening, parse_bind
 
     settings = session.settings
     served = settings.server
@@ -77,8 +77,8 @@ def serve(
             raise SettingsError("--capnp takes HOST:PORT")
         require("capnp", "tenure serve --capnp", "tenure.server.capnp.service")
     url = session.address()
-    # Refuse what can be refused before a store is made or opened. Callers that connect while it opens wait.
-    known_by(served, place, capnp_place)
+    # Report errors before a store is created or opened. Callers that connect while it opens wait.
+    configured_authenticator(served, place, capnp_place)
     with listening(place) as sock, nullcontext() if capnp_place is None else listening(capnp_place) as capnp_sock:
         with progress_bar(f"Opening {without_password(url)}"):
             store = tenure.open(url, config=session.config)
@@ -91,7 +91,7 @@ def serve(
 
 
 def _announce(session: Session, service: Service, store: str, address: str, capnp: str | None) -> None:
-    """Say where it serves: in words, or as a log line where logs are JSON."""
+    """Print the address: in words, or as a log line if logs are JSON."""
     style = settings_format(session)
     if style == "json":
         inform("serving", address=address, store=store, capnp=capnp, authentication=not service.open_to_all)
@@ -106,7 +106,7 @@ def _announce(session: Session, service: Service, store: str, address: str, capn
 
 
 def settings_format(session: Session) -> str:
-    """The format of the log: console or json."""
+    """Return the format of the log: console or json."""
     style = session.settings.log.format
     if session.json or style == "json":
         return "json"

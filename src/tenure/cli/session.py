@@ -1,4 +1,4 @@
-"""The store a command works on: which one it is, and opening and closing it around the work.
+"""The store of a command: choose it, and open and close it around the work.
 
 Commands print after they closed the store, so that a pager or a slow pipe does not keep a RocksDB store open.
 """
@@ -25,7 +25,7 @@ DEFAULT_PATH = "./data"
 
 
 class Session:
-    """The common options, set while click parses them, and the store they name."""
+    """The common options, set while click parses them, and the store that they name."""
 
     def __init__(self) -> None:
         self.url: str | None = None
@@ -48,7 +48,7 @@ class Session:
         return Settings.load(self.url, self.config)
 
     def where(self) -> tuple[str, str | None]:
-        """The engine and its path: those of --store, else of the settings, else ./data."""
+        """Return the engine and its path: from --store, else the settings, else ./data."""
         storage = self.settings.storage
         if storage.engine == "memory":
             return storage.engine, None
@@ -59,14 +59,15 @@ class Session:
         return storage.engine, storage.path or DEFAULT_PATH
 
     def address(self) -> str:
-        """The store's URL."""
+        """Return the store's URL."""
         engine, path = self.where()
         return path if engine in ("redis", "http") and path else f"{engine}:{path or ''}"
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
-        """Open the store for a block. Without `create` a missing store is an OpenError: a mistyped path must not make
-        one.
+        """Open the store for a block.
+
+        Without `create`, raise OpenError if it does not exist: a mistyped path must not create one.
 
         It runs no sweeper: a claim takes over expired leases by itself, and a command that only reads changes nothing.
         """
@@ -86,7 +87,10 @@ class Session:
 
     @contextmanager
     def queue(self, name: str, *, create: bool = False) -> Iterator[Queue]:
-        """Open the store for a block, and one queue of it. Raises InvalidArgument for a bad name, before it opens."""
+        """Open the store for a block, and yield one of its queues.
+
+        Raises InvalidArgument for an invalid name, before it opens.
+        """
         queue_name(name, self.tenant)
         with self.store(create=create) as store:
             yield store.queue(name, self.tenant)
@@ -94,8 +98,8 @@ class Session:
     def require_queue(self, name: str) -> None:
         """Raise NotFound if the tenant has no such queue. Call it inside `store` or `queue`, when an answer is empty.
 
-        Queues are created by the first enqueue, so the store itself answers for an unknown queue as for an empty one; a
-        person has usually mistyped the name.
+        The first enqueue creates a queue, so the store treats an unknown queue as an empty one; but a person has
+        usually mistyped the name.
         """
         assert self._opened is not None
         known = [info.queue for info in self._opened.queues(self.tenant)]

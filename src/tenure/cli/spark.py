@@ -1,4 +1,4 @@
-"""spark: the pipelines, each a job on a Spark session of its own."""
+"""spark: the pipelines, each a job on its own Spark session."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tenure.cli.analysis import say_audit, say_summary
 from tenure.cli.command import NO, Family, command
 from tenure.cli.output import plural, strong
 from tenure.cli.session import Session
-from tenure.cli.spark_session import Told, checked_conf, require, spark_session, step_line
-from tenure.cli.times import AGO, DURATION
+from tenure.cli.spark_session import StepCallback, checked_conf, require, spark_session, step_line
+from tenure.cli.times import DURATION, PAST_TIME
 
 if TYPE_CHECKING:
     from tenure.analysis.summary import Summary
@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., object])
 def spark() -> None:
     """Pipelines over a store, on Spark (pip install 'tenure[spark]', and Java 17).
 
-    Each is a job on a session of its own: on this machine, or on the cluster that --master names.
+    Each runs on its own session: on this machine, or on the cluster that --master names.
     """
 
 
@@ -62,19 +62,19 @@ def _run(
     session: Session,
     job: str,
     on: SparkOptions,
-    work: Callable[[SparkSession, Told], Summary],
+    work: Callable[[SparkSession, StepCallback], Summary],
     is_short: Callable[[], bool] = lambda: False,
 ) -> Summary:
     with (
         spark_session(session, job, on["master"], on["memory"], on["conf"], is_short) as made,
-        step_line(session, job) as told,
+        step_line(session, job) as on_step,
     ):
-        summary = work(made, told)
+        summary = work(made, on_step)
     say_summary(session, summary)
     return summary
 
 
-# ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── load ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(
@@ -82,7 +82,7 @@ def _run(
     examples=(
         ("A CSV file, each row a job as JSON:", "tenure spark load emails customers.csv --quarantine rejected"),
         (
-            "Say what is what; run it again with the same id, and nothing is added twice:",
+            "Map columns to fields; a repeat with the same id adds nothing twice:",
             "tenure spark load emails c.csv -m payload=body -m priority=urgency -m key=id --write-id monday",
         ),
         (
@@ -95,15 +95,18 @@ def _run(
 @click.argument("queue")
 @click.argument("path", required=False)
 @click.option(
-    "--format", "kind", type=click.Choice(["csv", "json", "parquet"]), help="If the file's name does not tell."
+    "--format",
+    "kind",
+    type=click.Choice(["csv", "json", "parquet"]),
+    help="The format, if the file's name does not show it.",
 )
 @click.option("--sql", help="A query; with PATH, over its rows, as the table input.")
 @click.option(
-    "--map", "-m", "pairs", multiple=True, metavar="FIELD=SQL", help="What a job gets: payload, priority, key, …"
+    "--map", "-m", "pairs", multiple=True, metavar="FIELD=SQL", help="A job's field: payload, priority, key, …"
 )
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", help="An option of Spark's reader.")
 @click.option("--quarantine", metavar="FOLDER", help="Where rows that are no valid jobs go, with the reason.")
-@click.option("--write-id", help="Names the load: repeated with the same one, it finishes and never doubles.")
+@click.option("--write-id", help="The load's id: a repeat with the same id completes it and adds nothing twice.")
 @click.option("--bulk", is_flag=True, help="Build the store's files directly: for millions of rows, without keys.")
 @_on_spark
 def load(
@@ -112,25 +115,25 @@ def load(
 ) -> None:  # fmt: skip
     """Enqueue the rows of PATH (CSV, JSON lines, Parquet) or of a query into QUEUE.
 
-    With no -m payload=…, a job's payload is its whole row as JSON. -m headers.NAME=… gives one header.
+    Without -m payload=…, a job's payload is its whole row as JSON. -m headers.NAME=… sets one header.
     """
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.load import load
         from tenure.spark.pipelines.job_mapping import parse_mapping
 
         return load(
             made, _url(session), queue, path=path, kind=kind, sql=sql, mapping=parse_mapping(tuple(pairs)),
             options=parse_mapping(tuple(options)), tenant=session.tenant, quarantine=quarantine, write_id=write_id, bulk=bulk,
-            told=told,
+            told=on_step,
         )  # fmt: skip
 
     summary = _run(session, "load", on, work)
     if summary.rejected and not session.json:
-        session.out.say(f"what was rejected is in {summary.facts['quarantine']}, with the reasons")
+        session.out.say(f"rejected rows are in {summary.facts['quarantine']}, with the reasons")
 
 
-# ── over its history ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── history ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(
@@ -143,9 +146,7 @@ def load(
 )
 @click.argument("root")
 @click.option("--slo", type=DURATION, help="Claimed within this time is in time (60 s); set with the first run.")
-@click.option(
-    "--consumer", default="history", show_default=True, help="The name under which the journal is kept for it."
-)
+@click.option("--consumer", default="history", show_default=True, help="The consumer's name in the journal.")
 @click.option("--delta", is_flag=True, help="Also keep the tables as Delta tables (pip install 'tenure[delta]').")
 @click.option("--iceberg", is_flag=True, help="Also keep them as Iceberg tables (pip install 'tenure[iceberg]').")
 @_on_spark
@@ -158,23 +159,23 @@ def history(
     iceberg: bool,
     **on: Unpack[SparkOptions],
 ) -> None:
-    """Read what the journal has since the last run, and add it to the tables in the folder ROOT.
+    """Read the journal's events since the last run, and add them to the tables in the folder ROOT.
 
-    Killed at any point it has done nothing; run again it does the same. The journal keeps what this history has not read.
+    An interrupted run has no effect and can be repeated. The journal keeps events that this history has not read.
     """
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.history import history
 
-        summary = history(made, _url(session), root, slo=slo, consumer=consumer, told=told)
+        summary = history(made, _url(session), root, slo=slo, consumer=consumer, told=on_step)
         if delta:
             from tenure.spark.jobs.delta import publish
 
-            summary.facts["delta"] = publish(root, told=told)
+            summary.facts["delta"] = publish(root, told=on_step)
         if iceberg:
             from tenure.spark.jobs.iceberg import publish as publish_iceberg
 
-            summary.facts["iceberg"] = publish_iceberg(root, told=told)
+            summary.facts["iceberg"] = publish_iceberg(root, told=on_step)
         return summary
 
     summary = _run(session, "history", on, work)
@@ -197,12 +198,12 @@ def history(
 @click.option("--title", default="Tenure report", help="The page's title.")
 @_on_spark
 def report(session: Session, root: str, path: str, title: str, **on: Unpack[SparkOptions]) -> None:
-    """Draw the history in the folder ROOT into the file PATH (report.html): it holds everything it shows."""
+    """Draw the history in the folder ROOT into the HTML file PATH (report.html), which needs no other files."""
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.report import report
 
-        return report(made, root, path, title=title, told=told)
+        return report(made, root, path, title=title, told=on_step)
 
     summary = _run(session, "report", on, work)
     if not session.json:
@@ -213,22 +214,22 @@ def report(session: Session, root: str, path: str, title: str, **on: Unpack[Spar
     "audit",
     examples=(
         ("Does everything add up? Ends with 1 if not:", "tenure spark audit"),
-        ("Keep what was found:", "tenure spark audit --output violations"),
+        ("Save the violations:", "tenure spark audit --output violations"),
     ),
     short_help="Every law of the store and its history, on Spark.",
 )
 @click.option("--output", metavar="FOLDER", help="Write the violations there, as Parquet.")
 @_on_spark
 def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> None:
-    """Look for what breaks a law: the store's invariants, and those of its history, over one snapshot.
+    """Check the laws of the store and of its history over one snapshot, and list the violations.
 
-    Ends with 0 if nothing was found and 1 otherwise. 'tenure check --repair' mends what can be mended.
+    Ends with 0 if nothing was found and 1 otherwise. 'tenure check --repair' repairs what can be repaired.
     """
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.audit import audit
 
-        return audit(made, _url(session), output=output, told=told)
+        return audit(made, _url(session), output=output, told=on_step)
 
     def is_short() -> bool:
         from tenure.spark.jobs.audit import is_short
@@ -239,7 +240,7 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
     checked_conf(on["conf"])
     from tenure.spark.jobs.audit import judged_here
 
-    if judged_here(_url(session)):  # Java would start for nothing
+    if judged_here(_url(session)):  # a small store does not need Java
         from tenure.analysis.audit import audit as audit_here
 
         with step_line(session, "audit") as told:
@@ -250,14 +251,14 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
     say_audit(session, summary)
 
 
-# ── mending and moving ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── replay, migration and archive ────────────────────────────────────────────────────────────────────────────────────
 
 
 @command(
     "replay",
     examples=(
         (
-            "What would come back?",
+            "What would be replayed?",
             "tenure spark replay \"error LIKE 'Timeout%'\" --dry-run",
         ),
         ("Ten a second:", "tenure spark replay \"ended_at >= '2026-01-31' AND priority = 9\" --rate 10"),
@@ -267,8 +268,8 @@ def audit(session: Session, output: str | None, **on: Unpack[SparkOptions]) -> N
 @click.argument("where")
 @click.option("--queue", "-q", help="Only of this queue.")
 @click.option("--limit", "-n", type=int, help="At most this many, the first to die first.")
-@click.option("--rate", type=float, help="Spread over time, this many a second; returns at once.")
-@click.option("--dry-run", is_flag=True, help="Say what would come back.")
+@click.option("--rate", type=float, help="Make this many ready a second; returns at once.")
+@click.option("--dry-run", is_flag=True, help="Report what would be replayed.")
 @_on_spark
 def replay(
     session: Session,
@@ -279,17 +280,17 @@ def replay(
     dry_run: bool,
     **on: Unpack[SparkOptions],
 ) -> None:
-    """Bring back the dead jobs for which the predicate WHERE, over the columns of the table jobs, is true.
+    """Replay the dead jobs for which the predicate WHERE, over the columns of the table jobs, is true.
 
-    A job that has changed since it was looked at is left alone.
+    A job that has changed since it was read is left alone.
     """
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.replay import replay
 
         return replay(
             made, _url(session), where, tenant=session.given_tenant, queue=queue, limit=limit, rate=rate, dry_run=dry_run,
-            told=told,
+            told=on_step,
         )  # fmt: skip
 
     summary = _run(session, "replay", on, work)
@@ -309,12 +310,12 @@ def replay(
 @click.argument("target")
 @_on_spark
 def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOptions]) -> None:
-    """Copy every job of SOURCE into TARGET and compare the two, as 'tenure migrate' does, with executors side by side."""
+    """Copy every job of SOURCE into TARGET and compare the two, as 'tenure migrate' does, in parallel on executors."""
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.migrate import migrate
 
-        return migrate(made, source, target, told=told)
+        return migrate(made, source, target, told=on_step)
 
     summary = _run(session, "migrate", on, work)
     same = bool(summary.facts["verified"])
@@ -337,7 +338,9 @@ def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOption
     short_help="Jobs that ended long ago into Parquet.",
 )
 @click.argument("root")
-@click.option("--older-than", "before", type=AGO, required=True, help="Those that ended before this: 30d, or a date.")
+@click.option(
+    "--older-than", "before", type=PAST_TIME, required=True, help="Those that ended before this: 30d, or a date."
+)
 @click.option(
     "--state",
     "states",
@@ -351,14 +354,14 @@ def migrate(session: Session, source: str, target: str, **on: Unpack[SparkOption
 def archive(
     session: Session, root: str, before: float, states: Sequence[str], queue: str | None, **on: Unpack[SparkOptions]
 ) -> None:
-    """Write finished and dead jobs to Parquet in the folder ROOT, verify it, and remove from the store those still unchanged."""
+    """Write done and dead jobs to Parquet in the folder ROOT, verify it, and remove unchanged ones from the store."""
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.archive import archive
 
         return archive(
             made, _url(session), root, datetime.fromtimestamp(before, UTC), states=tuple(states),
-            tenant=session.given_tenant, queue=queue, told=told,
+            tenant=session.given_tenant, queue=queue, told=on_step,
         )  # fmt: skip
 
     summary = _run(session, "archive", on, work)
@@ -377,12 +380,12 @@ def archive(
 @click.option("--where", default="true", help="A SQL predicate over the columns of the table jobs.")
 @_on_spark
 def restore(session: Session, root: str, where: str, **on: Unpack[SparkOptions]) -> None:
-    """Put jobs from the archive in the folder ROOT back as they were; those that are there already are left."""
+    """Restore jobs from the archive in the folder ROOT as they were; existing ones are left alone."""
 
-    def work(made: SparkSession, told: Told) -> Summary:
+    def work(made: SparkSession, on_step: StepCallback) -> Summary:
         from tenure.spark.jobs.archive import restore
 
-        return restore(made, _url(session), root, where, told=told)
+        return restore(made, _url(session), root, where, told=on_step)
 
     summary = _run(session, "restore", on, work)
     if not session.json:

@@ -1,4 +1,4 @@
-"""A Spark session around a command: what must be there first, a quiet start, a line that tells where the job is."""
+"""A Spark session for a command: check requirements, start without output, show the current step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def require() -> None:
-    """Look for what Spark needs, before anything starts. Raises SettingsError, which says what to install."""
+    """Check that Spark's requirements are installed. Raises SettingsError, which says what to install."""
     if find_spec("pyspark") is None:
         raise SettingsError(missing("tenure spark", "pyspark", "spark"))
     home = os.environ.get("JAVA_HOME")
@@ -37,19 +37,19 @@ def require() -> None:
 
 @contextmanager
 def hushed(debug: bool = False) -> Iterator[None]:
-    """Java greets on stderr, at length: kept back, and shown only if the start fails."""
+    """Hold back what Java prints on stderr at the start, and show it only if the start fails."""
     if debug:
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as output:
         before = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(output.fileno(), 2)
         try:
             yield
         except BaseException:
-            kept.seek(0)
-            os.write(before, kept.read())
+            output.seek(0)
+            os.write(before, output.read())
             raise
         finally:
             os.dup2(before, 2)
@@ -57,7 +57,7 @@ def hushed(debug: bool = False) -> Iterator[None]:
 
 
 def checked_conf(conf: Sequence[str]) -> dict[str, str]:
-    """The settings of `--conf`, by name. Raises InvalidArgument."""
+    """Return the settings of `--conf`, by name. Raises InvalidArgument."""
     settings: dict[str, str] = {}
     for pair in conf:
         name, equals, value = pair.partition("=")
@@ -76,7 +76,7 @@ def spark_session(
     conf: Sequence[str],
     is_short: Callable[[], bool] = lambda: False,
 ) -> Iterator[SparkSession]:
-    """A session for a command. `is_short` tells, once Spark is known to be there, that the job will take seconds."""
+    """Yield a session for a command. `is_short`, called once Spark is found, says that the job will take seconds."""
     log = session.settings.log
     configure_logging("debug" if session.debug else log.level, "json" if session.json else log.format)
     require()
@@ -90,13 +90,13 @@ def spark_session(
         yield spark
 
 
-Told = Callable[[str], None]
-"""Called with the name of the step that begins."""
+StepCallback = Callable[[str], None]
+"""Called with the name of each step at its beginning."""
 
 
 @contextmanager
-def step_line(session: Session, job: str) -> Iterator[Told]:
-    """Show the job's current step: a line that changes on a terminal, a line a step elsewhere, nothing with --json."""
+def step_line(session: Session, job: str) -> Iterator[StepCallback]:
+    """Show the job's current step: a changing line on a terminal, one line a step elsewhere, nothing with --json."""
     if session.json:
         yield lambda step: None
         return

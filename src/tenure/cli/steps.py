@@ -1,4 +1,4 @@
-"""steps, signal: what is stored under a job by name, and telling a job what it waits for."""
+"""steps, signal: list a job's stored steps and signals, and send it a signal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.cli.times import moment
 
 @command(
     "steps",
-    examples=(("What the handlers of a job need not do again, and what it was told:", "tenure steps orders JOB_ID"),),
+    examples=(("The completed steps of a job, and its signals:", "tenure steps orders JOB_ID"),),
     short_help="List a job's steps and signals.",
 )
 @click.argument("queue")
@@ -39,21 +39,21 @@ def steps(session: Session, queue: str, job_id: str) -> None:
 @command(
     "signal",
     examples=(
-        ("Let a job go on that waits for an approval:", "tenure signal orders JOB_ID approval"),
-        ("The same, with what it is told:", 'tenure signal orders JOB_ID approval \'{"by": "ada"}\''),
+        ("Continue a job that waits for an approval:", "tenure signal orders JOB_ID approval"),
+        ("The same, with a payload:", 'tenure signal orders JOB_ID approval \'{"by": "ada"}\''),
     ),
-    short_help="Give a job a signal that it waits for.",
+    short_help="Send a signal to a job.",
 )
 @click.argument("queue")
 @click.argument("job_id", metavar="JOB_ID")
 @click.argument("name")
 @click.argument("payload", required=False)
 def signal(session: Session, queue: str, job_id: str, name: str, payload: str | None) -> None:
-    """Give a job the signal NAME. One that waits for it is ready now; one that begins to wait later does not wait.
+    """Send the signal NAME to a job. A job waiting for it becomes ready; one that waits for it later continues at once.
 
-    PAYLOAD is text; - reads it from stdin. Ends with 1 if the job has a signal of that name: the first one stays.
+    PAYLOAD is text; - reads it from stdin. Ends with 1 if the job already has a signal of that name, which stays.
     """
-    # Read before the store is opened: the program that writes into the pipe may have it open.
+    # Read before the store is opened: the program that writes to the pipe may have it open.
     content = content_of(payload)
     with session.queue(queue) as target:
         given = target.signal(job_id, name, content)

@@ -1,4 +1,4 @@
-"""Durations and moments as people type and read them; verbs take seconds."""
+"""Parse and format durations and times for people; verbs take seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def now_ms() -> int:
 
 
 def seconds_of(text: str) -> float | None:
-    """`30`, `1.5`, `250ms`, `30s`, `5m`, `2h`, `7d`; None if it is none of these."""
+    """Parse `30`, `1.5`, `250ms`, `30s`, `5m`, `2h`, `7d`; None for any other text."""
     match = _DURATION.match(text.strip())
     if match:
         return float(match["number"]) * _UNITS[match["unit"]]
@@ -52,9 +52,9 @@ class DurationType(SecondsType):
 
 
 class MomentType(SecondsType):
-    """A moment, in seconds since 1970: ISO 8601 (local time if it names no zone), or a duration from now.
+    """A time in seconds since 1970: ISO 8601 (local time without a zone), or a duration relative to now.
 
-    `direction` says what a bare duration means: +1 that far ahead, -1 that long ago.
+    `direction` says what a bare duration means: +1 from now, -1 ago.
     """
 
     name = "moment"
@@ -77,23 +77,23 @@ class MomentType(SecondsType):
             return seconds if seconds is not None else datetime.fromisoformat(text).astimezone().timestamp()
         except (ValueError, OverflowError, OSError):
             example = "2h (from now)" if self.direction > 0 else "2h (ago)"
-            self.fail(f"{value!r} is not a moment: an ISO 8601 time such as 2030-01-31T09:00, or {example}", param, ctx)
+            self.fail(f"{value!r} is not a time: an ISO 8601 time such as 2030-01-31T09:00, or {example}", param, ctx)
 
 
 DURATION = DurationType()
-AHEAD = MomentType(+1)
-AGO = MomentType(-1)
+FUTURE_TIME = MomentType(+1)
+PAST_TIME = MomentType(-1)
 
 
 def iso(ms: int | None) -> str | None:
-    """ISO 8601 in UTC, to the millisecond: for programs."""
+    """Format a time as ISO 8601 in UTC, to the millisecond, for programs."""
     if ms is None:
         return None
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def local(ms: int, *, precise: bool = False) -> str:
-    """The local time; with its date unless that is today; `precise` to the millisecond."""
+    """Format a local time, with its date unless that is today; `precise`: to the millisecond."""
     moment = datetime.fromtimestamp(ms / 1000, UTC).astimezone()
     today = datetime.fromtimestamp(now_ms() / 1000, UTC).astimezone().date()
     clock = moment.strftime("%H:%M:%S") + (f".{ms % 1000:03d}" if precise else "")
@@ -101,7 +101,7 @@ def local(ms: int, *, precise: bool = False) -> str:
 
 
 def relative(ms: int | None) -> str:
-    """`in 30 s`, `2 min ago`, `now`."""
+    """Format a time relative to now: `in 30 s`, `2 min ago`, `now`."""
     if ms is None:
         return ""
     away = (ms - now_ms()) / 1000
@@ -112,7 +112,7 @@ def relative(ms: int | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in a suitable unit."""
+    """Format a duration in a suitable unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for unit, size, until in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
@@ -122,5 +122,5 @@ def span(seconds: float) -> str:
 
 
 def moment(ms: int | None) -> str:
-    """The time and its distance: `14:03:20 · in 30 s`."""
+    """Format a time and its distance from now: `14:03:20 · in 30 s`."""
     return "" if ms is None else f"{local(ms)} · {relative(ms)}"

@@ -53,10 +53,10 @@ def token(
     key_file: str | None,
     new_secret: bool,
 ) -> None:
-    """Make an access token, with the issuer, audience and tenant claim that this machine's settings give a server.
+    """Issue an access token, with the issuer, audience and tenant claim from this machine's server settings.
 
-    For development: in production an identity provider issues tokens. The bearer of a token may do what it allows until
-    it expires; Tenure prints it and keeps no copy.
+    For development: in production an identity provider issues tokens. The bearer may do what the token allows until it
+    expires; Tenure prints it and keeps no copy.
     """
     with needs("server", "tenure token"):
         from tenure.server.auth import issue
@@ -83,7 +83,7 @@ def token(
 
 
 def _key(auth: Auth, key_file: str | None) -> bytes:
-    """The key to sign with: where there are several, the first."""
+    """Return the key to sign with: the first, if there are several."""
     from tenure.server.auth.keys import secrets_from_file, split_secrets
 
     if key_file is not None:

@@ -24,22 +24,22 @@ from tenure.model.group import GroupInfo
 from tenure.model.job import Counts, QueueInfo
 from tenure.model.names import QueueName
 
-#: How many leased jobs are read to find the workers that hold them; and how many groups, to find the largest.
-_HELD = 1_000
+#: How many leased jobs are read to find their workers, and how many groups, to find the largest.
+_LEASED_LIMIT = 1_000
 _GROUPS, _GROUPS_SHOWN = 1_000, 10
 
 
 @dataclass
 class QueueSample:
-    """A queue at one moment."""
+    """A queue at one point in time."""
 
     name: QueueName
     paused: bool
     counts: Counts
-    #: When the job that is claimed next became ready.
+    #: When the next job to be claimed became ready.
     oldest_ms: int | None
     workers: Counter[str] = field(default_factory=Counter)
-    #: Those of its groups that have most jobs waiting.
+    #: Its groups with most waiting jobs.
     groups: list[GroupInfo] = field(default_factory=list)
 
     @property
@@ -49,22 +49,22 @@ class QueueSample:
 
 @dataclass
 class Sample:
-    """All watched queues at one moment."""
+    """All watched queues at one point in time."""
 
     at: float
     queues: list[QueueSample]
 
     def rates(self, before: Sample | None, queue: QueueSample) -> tuple[float, float] | None:
-        """(jobs in, jobs out) a second since an earlier sample; None without one."""
+        """Return (jobs in, jobs out) per second since an earlier sample; None without one."""
         if before is None or self.at <= before.at:
             return None
         old = next((one for one in before.queues if one.name == queue.name), None)
         if old is None:
             return None
         seconds = self.at - before.at
-        came = queue.counts.enqueued - old.counts.enqueued
+        enqueued = queue.counts.enqueued - old.counts.enqueued
         # A replay takes jobs out of `dead`, so the difference may be negative: show 0 then.
-        return max(0, came) / seconds, max(0, queue.ended - old.ended) / seconds
+        return max(0, enqueued) / seconds, max(0, queue.ended - old.ended) / seconds
 
 
 @command(
@@ -80,10 +80,10 @@ class Sample:
 @click.option("--every", type=DURATION, default=1.0, show_default=True, help="Time between two refreshes.")
 @click.option("--once", is_flag=True, help="Print once, without rates.")
 def top(session: Session, names: Sequence[str], every: float, once: bool) -> None:
-    """Show queues, how fast jobs come and go, how long the next one has waited, and which workers hold jobs.
+    """Show queues, their rates, how long the next job has waited, and which workers hold jobs.
 
-    Without a terminal it writes a table (with --json a line a queue) every time. The store is open only during each
-    refresh.
+    Without a terminal it prints a table (with --json a line for each queue) at each refresh. The store is open only
+    during each refresh.
     """
     every = max(every, 0.1)
     sample = take_sample(session, names)
@@ -105,10 +105,10 @@ def top(session: Session, names: Sequence[str], every: float, once: bool) -> Non
 
 def take_sample(session: Session, names: Sequence[str]) -> Sample:
     with session.store() as store:
-        return Sample(time.monotonic(), [_sample_queue(store, info) for info in _wanted(session, store, names)])
+        return Sample(time.monotonic(), [_sample_queue(store, info) for info in _selected(session, store, names)])
 
 
-def _wanted(session: Session, store: Store, names: Sequence[str]) -> list[QueueInfo]:
+def _selected(session: Session, store: Store, names: Sequence[str]) -> list[QueueInfo]:
     infos = store.queues(session.given_tenant)
     known = {info.queue for info in infos}
     for name in names:
@@ -122,14 +122,14 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
     first = queue.list("ready", 1).jobs if info.counts.ready else []
     seen = QueueSample(queue.name, info.paused, info.counts, first[0].visible_at_ms if first else None)
     if info.counts.leased:
-        seen.workers.update(job.worker or "(unnamed)" for job in queue.list("leased", _HELD).jobs)
+        seen.workers.update(job.worker or "(unnamed)" for job in queue.list("leased", _LEASED_LIMIT).jobs)
     if info.counts.waiting + info.counts.leased:
         found = sorted(queue.groups(_GROUPS).groups, key=lambda group: -group.waiting)
         seen.groups = found[:_GROUPS_SHOWN]
     return seen
 
 
-# ── showing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _TITLES = ("queue", "blocked", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers")

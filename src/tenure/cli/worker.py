@@ -1,8 +1,7 @@
-"""worker and run: an app's tasks from a shell."""
+"""worker and run: run an app's tasks from a shell."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -19,7 +18,7 @@ from tenure.cli import reload
 from tenure.cli.command import BUG, NO, USAGE, command
 from tenure.cli.output import strong
 from tenure.cli.session import Session
-from tenure.cli.times import AHEAD, DURATION
+from tenure.cli.times import DURATION, FUTURE_TIME
 from tenure.cli.worker_line import WorkerLine
 from tenure.errors import InvalidArgument, TaskFailed
 
@@ -50,11 +49,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="What runs handlers: threads; processes, for those that compute; one event loop.",
 )
-@click.option("--queues", "-q", help="Comma-separated names or patterns; all that its tasks use, if not given.")
+@click.option("--queues", "-q", help="Comma-separated names or patterns (default: those of its tasks).")
 @click.option("--any", "anywhere", is_flag=True, help="Any queue of any tenant, each in its turn.")
 @click.option("--lease", type=DURATION, help="How long a claim holds without a heartbeat (the queues' policy).")
 @click.option(
-    "--grace", type=DURATION, default=30.0, show_default=True, help="For handlers to finish, when it is stopped."
+    "--grace",
+    type=DURATION,
+    default=30.0,
+    show_default=True,
+    help="How long handlers may take to finish when it is stopped.",
 )
 @click.option(
     "--patience",
@@ -63,10 +66,10 @@ if TYPE_CHECKING:
     show_default=True,
     help="Give up when no claim has succeeded for this long.",
 )
-@click.option("--recycle", type=click.IntRange(min=1), help="Renew a process of the pool after so many jobs.")
-@click.option("--name", help="What it is called where its leases are shown (host and process id).")
+@click.option("--recycle", type=click.IntRange(min=1), help="Replace a process of the pool after so many jobs.")
+@click.option("--name", help="Its name in leases and logs (default: host and process id).")
 @click.option("--no-schedule", is_flag=True, help="Leave periodic tasks to other workers.")
-@click.option("--reload", "reloading", is_flag=True, help="Start again when a Python file changes: for development.")
+@click.option("--reload", "reloading", is_flag=True, help="Restart when a Python file changes: for development.")
 @click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve /metrics (Prometheus) and /health there.")
 @click.option(
     "--metrics-host", default="localhost", show_default=True, help="The address to serve them on; 0.0.0.0 for all."
@@ -74,7 +77,7 @@ if TYPE_CHECKING:
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="info; warning on a terminal, where a line shows what goes on.",
+    help="Default: info; on a terminal, where a status line is shown, warning.",
 )
 def worker(
     session: Session,
@@ -96,8 +99,9 @@ def worker(
 ) -> None:
     """Run the tasks of APP, a variable of MODULE, until it is stopped.
 
-    Ctrl-C or SIGTERM: it claims no more, lets handlers finish within the grace, and gives back what had not started; a
-    second one ends it at once. Ends with 0, with 1 if handlers were cut off, with 5 if the store was out of reach.
+    On Ctrl-C or SIGTERM it stops claiming, lets handlers finish within the grace period, and releases jobs that had not
+    started; a second signal ends it at once. Ends with 0, with 1 if handlers were cut off, with 5 if the store was out
+    of reach.
     """
     if reloading:
         raise click.exceptions.Exit(reload.supervise(session))
@@ -117,7 +121,7 @@ def worker(
 
         HealthServer(made, metrics_host, metrics_port)
     with contextlib.suppress(AttributeError):
-        # What handlers print is seen when it is printed, also in a file or a container's log.
+        # Show handlers' output when it is printed, also in a file or a container's log.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with _output(session, made, log_level):
         if app.store.url.startswith("memory:"):
@@ -140,7 +144,7 @@ def worker(
 
 @contextmanager
 def _output(session: Session, made: Worker, log_level: str | None) -> Iterator[None]:
-    """A status line on a terminal, log lines elsewhere."""
+    """Show a status line on a terminal, log lines elsewhere."""
     for_people = sys.stderr.isatty() and not session.json
     from tenure.worker import log
 
@@ -151,7 +155,7 @@ def _output(session: Session, made: Worker, log_level: str | None) -> Iterator[N
         yield
         return
     with WorkerLine(made):
-        log.configure(level, form)  # after the line is there, so that log lines are written above it
+        log.configure(level, form)  # after the status line exists, so that log lines are written above it
         yield
 
 
@@ -172,7 +176,7 @@ def _output(session: Session, made: Worker, log_level: str | None) -> Iterator[N
 @click.option("--enqueue", is_flag=True, help="Enqueue it for a worker instead of running it here.")
 @click.option("--wait", type=DURATION, help="After --enqueue: wait this long for its result.")
 @click.option("--delay", type=DURATION, help="With --enqueue: not before this long from now.")
-@click.option("--at", type=AHEAD, help="With --enqueue: not before this moment.")
+@click.option("--at", type=FUTURE_TIME, help="With --enqueue: not before this moment.")
 @click.option("--key", help="With --enqueue: one job, however often it is enqueued with this key.")
 @click.option("--priority", type=click.IntRange(0, 9), help="With --enqueue: 9 goes first.")
 def run(
@@ -186,7 +190,7 @@ def run(
     key: str | None,
     priority: int | None,
 ) -> None:
-    """Run a task with the arguments of a JSON object (- reads it from stdin). What it returns is printed as JSON."""
+    """Run a task with the arguments of a JSON object (- reads it from stdin). Prints what it returns as JSON."""
     options = {"delay": delay, "at": at, "key": key, "priority": priority}
     if not enqueue and any(value is not None for value in (*options.values(), wait)):
         raise click.UsageError("--wait, --delay, --at, --key and --priority go with --enqueue.")
@@ -197,7 +201,8 @@ def run(
         _run_here(session, task, payload)
         return
     with task.app:
-        handle = task.options(**options).enqueue_payload(payload)  # type: ignore[arg-type]  # each of its own type
+        # Each option has its own type.
+        handle = task.options(**options).enqueue_payload(payload)  # type: ignore[arg-type]
         if wait is not None:
             try:
                 _print(session, handle.result(wait))
@@ -212,12 +217,14 @@ def run(
 
 
 def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> None:
+    import asyncio
+
     from tenure.worker.codec import is_json, open_envelope
 
     args, kwargs = task.codec.decode_call(open_envelope(payload).args, is_json(payload))
     try:
         result = asyncio.run(task(*args, **kwargs)) if task.is_async else task(*args, **kwargs)
-    except Exception as exc:  # noqa: BLE001 - the task's, not ours: shown as Python shows it
+    except Exception as exc:  # noqa: BLE001 - an error of the task, shown as Python shows it
         traceback.print_exception(exc)
         raise click.exceptions.Exit(NO) from None
     _print(session, result)
@@ -235,7 +242,7 @@ def _app(session: Session, name: str) -> App:
         app = load_app(name)
     except InvalidArgument:
         raise
-    except Exception as exc:  # noqa: BLE001 - whatever the module raised while it was imported
+    except Exception as exc:  # noqa: BLE001 - any error of the imported module
         _import_failed(session, name, exc)
     if session.url is not None:
         app.use(session.url)
@@ -261,7 +268,7 @@ def _task(session: Session, name: str) -> Task[Any, Any, Any]:
 
 
 def _import_failed(session: Session, name: str, error: Exception) -> NoReturn:
-    """Show the module's traceback, and end as for any wrong word on the command line."""
+    """Show the module's traceback, and end as for any other wrong argument."""
     traceback.print_exception(error)
     session.out.problem("import", f"{name.rpartition(':')[0] or name} could not be imported: its error is above.")
     raise click.exceptions.Exit(USAGE)

@@ -1,4 +1,4 @@
-"""The status line below a worker's log on a terminal, renewed four times a second."""
+"""The status line below a worker's log on a terminal, refreshed four times a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenure.worker.runner import Worker
 
 _STYLES = {"retried": "yellow", "dead": "red", "lost": "red"}
-#: The rate shown is that of the last so many seconds.
+#: The seconds over which the rate is measured.
 _WINDOW = 5.0
 
 

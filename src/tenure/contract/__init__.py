@@ -1,1 +1,1 @@
-"""The contract between the API and the backends: what a backend does, and how it says that something has changed."""
+"""The contract between the API and the backends: a backend's verbs, and how it notifies of changes."""

@@ -1,7 +1,7 @@
-"""The graph of jobs that a job is part of, read from any backend by a few of its verbs, and bounded.
+"""Read the graph of jobs around a job from any backend, with a bounded number of calls.
 
-parents   what a job waits or waited for     (up: all of a flow that leads to its last job)
-children  what waits or waited for a job     (down)
+parents   jobs that a job waits or waited for     (up: the flow that leads to the job)
+children  jobs that wait or waited for a job      (down)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tenure.model.names import QueueName
 
 
 class FlowJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of a flow. `job` is None once it is gone; `depth` is its distance from the job that was asked for."""
+    """A job of a flow. `job` is None once it is removed; `depth` is its distance from the first job."""
 
     id: str
     tenant: str
@@ -24,14 +24,15 @@ class FlowJob(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     depth: int
     job: Job | None
-    #: Ids, in the order in which it named them.
+    #: Ids, in the order in which the job named them.
     parents: list[str]
 
 
 def read_flow(backend: Backend, job: Job, limit: int, *, children: bool) -> tuple[dict[str, FlowJob], bool]:
-    """The jobs of the flow by id, the given one first and the nearest next; and whether there are more than `limit`.
+    """Return the jobs of the flow by id, the given one first and the nearest next, and whether there are more than
+    `limit`.
 
-    Without `children`, those that lead to the job. A job that is gone tells neither its parents nor its children.
+    Without `children`, only jobs that lead to the given one. The parents and children of a removed job are unknown.
     """
     found: dict[str, FlowJob] = {}
     wanted = deque([(job.id, job.queue, job.state, 0)])

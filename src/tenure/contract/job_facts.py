@@ -1,4 +1,4 @@
-"""The facts of an explanation, read from any backend by a few of its verbs, each of them bounded."""
+"""Read the facts for an explanation from any backend, with a bounded number of calls."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tenure.model.job import Job
 from tenure.model.names import QueueName
 from tenure.model.retry import Policy
 
-#: Ready jobs that are looked through for the place of one.
-_LOOKED_AT = 100
-#: Events, the newest of the journal, that are searched for a queue's last claim and for extensions of a lease.
-SEARCHED = 2_000
-#: Groups that are looked through for a job's own.
-_GROUPS = 1_000
+#: How many ready jobs are read to find a job's position.
+_READ_LIMIT = 100
+#: How many of the newest events are searched for the queue's last claim and for lease extensions.
+SEARCHED_EVENTS = 2_000
+#: How many groups are read to find a job's own.
+_GROUP_LIMIT = 1_000
 
 
 def read_facts(backend: Backend, name: QueueName, job: bytes) -> Facts:
-    """What `model.explanation.explain` needs to know of a job."""
+    """Read the facts that `model.explanation.explain` needs about a job."""
     shown, newest = backend.get(name, job), newest_events(backend)
     info = next((one for one in backend.queues(name.tenant) if one.queue == name.queue), None)
     ahead, at_least = None, False
     claim, since_ms = None, None
-    parents = backend.parents(name, job, 0, _LOOKED_AT) if shown is not None and shown.state == "blocked" else []
+    parents = backend.parents(name, job, 0, _READ_LIMIT) if shown is not None and shown.state == "blocked" else []
     if shown is not None and shown.state == "ready":
         ahead, at_least = _place(backend, name, shown.id)
         claim, since_ms = _last_claim(newest, name)
@@ -45,20 +45,20 @@ def read_facts(backend: Backend, name: QueueName, job: bytes) -> Facts:
         claims_since_ms=since_ms,
         group=None if shown is None else _group(backend, name, shown, policy),
         parents=parents,
-        parents_at_least=len(parents) == _LOOKED_AT,
+        parents_at_least=len(parents) == _READ_LIMIT,
     )
 
 
 def _group(backend: Backend, name: QueueName, job: Job, policy: Policy) -> GroupInfo | None:
-    """The group of a ready job, where a limit may keep it from being claimed."""
+    """Return the group of a ready job, if a limit may keep it from being claimed."""
     if job.group is None or job.state != "ready" or not policy.of_group(job.group).limited:
         return None
-    return next((one for one in backend.groups(name, _GROUPS, None).groups if one.group == job.group), None)
+    return next((one for one in backend.groups(name, _GROUP_LIMIT, None).groups if one.group == job.group), None)
 
 
 def _place(backend: Backend, name: QueueName, job_id: str) -> tuple[int, bool]:
-    """How many ready jobs are before it, and whether there may be more."""
-    page = backend.list(name, "ready", _LOOKED_AT, None)
+    """Return how many ready jobs are before it, and whether there may be more."""
+    page = backend.list(name, "ready", _READ_LIMIT, None)
     for place, other in enumerate(page.jobs):
         if other.id == job_id:
             return place, False
@@ -66,22 +66,22 @@ def _place(backend: Backend, name: QueueName, job_id: str) -> tuple[int, bool]:
 
 
 def newest_events(backend: Backend) -> Sequence[Event]:
-    """Oldest first; none where the journal cannot be read, which leaves the rest of an explanation whole."""
+    """Return the newest events, oldest first; none if the journal cannot be read, so that explanations still work."""
     try:
-        return backend.newest_events(SEARCHED).events
+        return backend.newest_events(SEARCHED_EVENTS).events
     except TenureError:
         return ()
 
 
 def with_extensions(events: Sequence[Event], newest: Sequence[Event]) -> list[Event]:
-    """A job's events, and among them those of the newest by which its leases were extended: they name no job."""
+    """Return a job's events merged with the extensions of its leases, which name no job, from the newest events."""
     leases = {event.lease_id for event in events if event.type == "claimed"}
     extended = [event for event in newest if event.type == "extended" and event.lease_id in leases]
     return sorted([*events, *extended], key=lambda event: (event.commit, event.index)) if extended else list(events)
 
 
 def _last_claim(newest: Sequence[Event], name: QueueName) -> tuple[Event | None, int | None]:
-    """The queue's newest claim; and, where there is none, the time of the oldest event that was looked at."""
+    """Return the queue's newest claim; if there is none, the time of the oldest event searched."""
     for event in reversed(newest):
         if event.type == "claimed" and event.queue == name.queue and event.tenant == name.tenant:
             return event, None

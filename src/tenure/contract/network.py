@@ -1,11 +1,11 @@
-"""What backends that reach their store over a network have in common (`Serving`)."""
+"""The part of `Serving` that all backends behind a network share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tenure.contract.backend import EnqueueOutcomes, Serving, WaitsOn, each_alone
+from tenure.contract.backend import EnqueueOutcomes, Serving, WaitsOn, enqueue_separately
 from tenure.model.names import QueueName
 from tenure.model.request import RequestedJobs
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NetworkServing:
-    """Every verb waits for an answer from elsewhere: a server runs it in a thread, and there is no sync to defer."""
+    """Every verb waits for the network: a server runs it in a thread, and there is no sync to defer."""
 
     waits_on: WaitsOn = "io"
 
@@ -21,4 +21,4 @@ class NetworkServing:
         return verb(), None
 
     def enqueue_each(self: Serving, name: QueueName, requests: Sequence[RequestedJobs]) -> EnqueueOutcomes:
-        return each_alone(self, name, requests)
+        return enqueue_separately(self, name, requests)

@@ -1,4 +1,4 @@
-"""`Serving.watch` for a backend that learns of no changes: one thread notifies every watch, every 50 ms."""
+"""`Serving.watch` for a backend without change notifications: one thread notifies every watch every 50 ms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from tenure.contract.backend import Topic
 
-#: Seconds between two notifications: a job is found this late at worst.
-_EVERY_S = 0.05
+#: Seconds between two notifications: the longest delay until a job is found.
+_INTERVAL_S = 0.05
 
 
 class PolledWatch:
@@ -24,7 +24,7 @@ class PolledWatch:
         return max(0, round((self.deadline - time.monotonic()) * 1000))
 
     def again(self) -> None:
-        """It is notified at every turn in any case."""
+        """Do nothing: every round notifies."""
 
     def close(self) -> None:
         self._poller.leave(self)
@@ -50,9 +50,9 @@ class Poller:
             self._watches.pop(watch, None)
 
     def _run(self) -> None:
-        """Ends with the last watch."""
+        """Notify all watches every round; end with the last watch."""
         while True:
-            time.sleep(_EVERY_S)
+            time.sleep(_INTERVAL_S)
             with self._lock:
                 waiting = list(self._watches)
                 if not waiting:

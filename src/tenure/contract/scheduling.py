@@ -1,4 +1,4 @@
-"""Enqueueing for a schedule, with the verbs that every backend has."""
+"""Enqueue the jobs of schedules, with verbs that every backend has."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
 from tenure.model.schedule import Schedule
 
-#: The header of a job that a schedule enqueued: when it was due, `2026-03-29T03:00:00+02:00[Europe/Berlin]`.
+#: Header of a job enqueued by a schedule: the tick's time, `2026-03-29T03:00:00+02:00[Europe/Berlin]`.
 TICK_HEADER = "tenure-tick"
 
 
 def run_now(backend: Backend, schedule: Schedule) -> Enqueued:
-    """Enqueue a schedule's job now, whatever the time. Raises what `enqueue` raises."""
+    """Enqueue a schedule's job now. Raises what `enqueue` raises."""
     request = JobRequest(schedule.payload, priority=schedule.priority, max_attempts=schedule.max_attempts)
     return backend.enqueue(QueueName(schedule.tenant, schedule.queue), (request,))[0]
 

@@ -1,13 +1,13 @@
-"""The verbs of a backend, each with its traits: the one table that all lists of verbs come from.
+"""The verbs of a backend with their traits: every list of verbs is derived from this table.
 
-    writes       it changes what is stored; the others only read
-    waits        it may wait for something to happen, as long as its caller allows
+    writes       it changes stored data; the others only read
+    waits        it may wait for an event, as long as its caller allows
     remembered   under a request's id (`Serving.once`) it takes effect once: a repeat gets the first outcome
-    chunked      it works in several transactions, and a repeat goes on where the last one was cut off
+    chunked      it works in several transactions, and a repeat continues where the last one was interrupted
     small        it touches few rows: a server may run it in the thread of its event loop
 
 The backends' views for one request, the joined backend and the protocol's operations take their lists from here;
-`tests/contract/test_verbs.py` checks that this table, the protocols of `backend` and the operations agree.
+`tests/contract/test_verbs.py` compares this table with the protocols of `backend` and the operations.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ VERBS: dict[str, Verb] = {
         _verb("now_ms", Lifecycle, "small"),
         _verb("clock_drift_ms", Lifecycle, "small"),
         _verb("enqueue", Production, "writes", "remembered", "small"),
-        # A claim is remembered by its own id, which is the request's where it has none.
+        # A claim is remembered by its own id, or by the request's if it has none.
         _verb("claim", Consumption, "writes", "waits", "remembered", "small"),
         _verb("claim_any", Consumption, "writes", "waits", "remembered", "small"),
         _verb("settle", Consumption, "writes", "remembered", "small"),
@@ -88,11 +88,11 @@ VERBS: dict[str, Verb] = {
         _verb("schedules", Administration),
         _verb("change_schedule", Administration, "writes", "remembered"),
         _verb("draw", Administration, "writes"),
-        _verb("events", Journal, "writes", "waits"),  # with a consumer, whose place is stored
+        _verb("events", Journal, "writes", "waits"),  # with a consumer, it stores the consumer's position
         _verb("newest_events", Journal),
         _verb("forget_consumer", Journal, "writes", "remembered"),
         _verb("journal_slice", Journal),
-        # A staged write, a part and a snapshot have ids of their own, by which a repeat is known.
+        # A staged write, a part and a snapshot have ids of their own that identify a repeat.
         _verb("begin_write", StagedWrites, "writes"),
         _verb("write_state", StagedWrites),
         _verb("publish", StagedWrites, "writes"),
@@ -100,7 +100,7 @@ VERBS: dict[str, Verb] = {
         _verb("put_piece", StagedWrites, "writes"),
         _verb("piece", StagedWrites),
         _verb("drop_pieces", StagedWrites, "writes"),
-        _verb("load_target", StagedWrites, "writes"),  # it makes the queue
+        _verb("load_target", StagedWrites, "writes"),  # it creates the queue
         _verb("load", StagedWrites, "writes"),
         _verb("snapshot", Snapshots),
         _verb("take_snapshot", Snapshots, "writes"),
@@ -111,5 +111,6 @@ VERBS: dict[str, Verb] = {
 }
 
 REMEMBERED = frozenset(verb.name for verb in VERBS.values() if verb.remembered)
-#: Of `Backend`, and no verbs of their own: they carry nothing out on the store's data, or (`enqueue_each`) a verb for several.
+#: Members of `Backend` that are no verbs: they do not change or read the store's data, or (`enqueue_each`) repeat a
+#: verb.
 NOT_VERBS = frozenset({"url", "traits", "on_retry", "close", "once", "watch", "waits_on", "deferring", "enqueue_each"})

@@ -1,4 +1,4 @@
-"""Dagster: a store as a resource, and a sensor's runs out of a queue's jobs.
+"""Dagster: a store as a resource, and a sensor that makes runs from a queue's jobs.
 
 defs = Definitions(jobs=[report], resources={"tenure": TenureResource(url="http://queue:8400")})
 
@@ -29,8 +29,8 @@ from tenure.model.names import DEFAULT_TENANT
 class TenureResource(ConfigurableResource):
     """A store that is open while a run, a sensor's tick or a schedule's tick uses it.
 
-    Every process of a deployment opens a store of its own: give a server's URL, or the URL of a folder on the machine
-    that runs them all, where the first process owns the store and the others join it.
+    Every process of a deployment opens its own store: give a server's URL, or the URL of a folder on the machine that
+    runs them all, where the first process owns the store and the others join it.
     """
 
     url: str = Field(description="The store, as tenure.open takes it: rocksdb:PATH, redis://HOST, http://HOST:PORT.")
@@ -41,7 +41,7 @@ class TenureResource(ConfigurableResource):
 
     @contextmanager
     def yield_for_execution(self, context: InitResourceContext) -> Generator[TenureResource, None, None]:
-        """Dagster calls this around a run. Raises TenureError where the store cannot be opened."""
+        """Open the store around a run. Called by Dagster. Raises TenureError if the store cannot be opened."""
         with tenure.open(self.url, token=self.token) if self.token else tenure.open(self.url) as self._store:
             try:
                 yield self
@@ -56,7 +56,7 @@ class TenureResource(ConfigurableResource):
         return self._store
 
     def queue(self, name: str) -> Queue:
-        """A queue of the resource's tenant. Raises InvalidArgument, StoreClosed."""
+        """Return a queue of the resource's tenant. Raises InvalidArgument, StoreClosed."""
         return self.store.queue(name, self.tenant)
 
 
@@ -68,15 +68,14 @@ def runs_of_jobs(
     limit: int = 10,
     lease: float = 600,
 ) -> SensorResult:
-    """One run for each waiting job, each exactly once: a sensor returns this. `run_of` makes the run of one job.
+    """Return one run for each waiting job, each exactly once, as a sensor's result. `run_of` makes the run of one job.
 
-    A tick claims up to `limit` jobs and hands Dagster their runs, with the jobs' receipts as the sensor's cursor: Dagster
-    stores both together. The next tick acknowledges these jobs. If Dagster dies before it has stored them, the leases end
-    and the jobs come again. A job whose run was asked for before has the same run key, its id, and Dagster starts no
-    second run for it. `lease`, in seconds, must be longer than the time between two ticks.
+    A tick claims up to `limit` jobs and gives Dagster their runs, with the jobs' receipts as the sensor's cursor:
+    Dagster stores both together. The next tick acks these jobs. If Dagster dies before it has stored them, the leases
+    end and the jobs are delivered again. A repeated job has the same run key, its id, so Dagster starts no second run
+    for it. `lease`, in seconds, must be longer than the time between two ticks.
 
-    A job for which `run_of` raises an exception is tried again, as the queue's policy says, and is dead after its last
-    attempt.
+    If `run_of` raises for a job, the job is retried by the queue's policy, and is dead after its last attempt.
     """
     for receipt in json.loads(context.cursor or "[]"):
         try:
@@ -87,7 +86,7 @@ def runs_of_jobs(
     for delivery in queue.claim(limit, lease, worker=f"dagster {context.sensor_name}"):
         try:
             run = run_of(delivery)
-        except Exception as error:  # one job that is no run must not keep the others from theirs
+        except Exception as error:  # a job without a run must not prevent the others' runs
             queue.nack(delivery, error=f"{type(error).__name__}: {error}")
             context.log.exception(f"no run for job {delivery.id}")
             continue

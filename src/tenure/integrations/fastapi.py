@@ -1,4 +1,4 @@
-"""FastAPI and Starlette: a store that lives as long as the web application, and dependencies that hand it out.
+"""FastAPI and Starlette: a store that is open as long as the web application runs, and dependencies for it.
 
     tasks = App("rocksdb:./data")
     web = FastAPI(lifespan=lifespan(tasks))
@@ -31,10 +31,10 @@ Lifespan = Callable[[Starlette], AbstractAsyncContextManager[Mapping[str, AsyncS
 
 
 def lifespan(app: App, *, worker: Worker | None = None) -> Lifespan:
-    """The `lifespan=` of a web application: opens the app's store when it starts, and closes it when it ends.
+    """Return the `lifespan=` of a web application: it opens the app's store at the start, and closes it at the end.
 
-    A store that cannot be opened keeps the application from starting. With `worker` (`app.worker(concurrency=2)`) its
-    tasks run in the same process: for development, and for small sites.
+    If the store cannot be opened, the application does not start. With `worker` (`app.worker(concurrency=2)`) its tasks
+    run in the same process: for development, and for small sites.
     """
 
     @asynccontextmanager
@@ -56,7 +56,7 @@ def lifespan(app: App, *, worker: Worker | None = None) -> Lifespan:
 
 
 def store(connection: HTTPConnection) -> AsyncStore:
-    """A dependency: the store of the application's lifespan. Raises StoreClosed where that did not run."""
+    """A dependency: the store of the application's lifespan. Raises StoreClosed if the lifespan did not run."""
     found = getattr(connection.state, _STATE, None)
     if not isinstance(found, AsyncStore):
         raise StoreClosed("the application was started without lifespan=tenure.integrations.fastapi.lifespan(app)")
@@ -64,7 +64,7 @@ def store(connection: HTTPConnection) -> AsyncStore:
 
 
 def queue(name: str, tenant: str = DEFAULT_TENANT) -> Callable[[HTTPConnection], AsyncQueue]:
-    """A dependency: `Depends(queue("mail"))` is that queue. Raises InvalidArgument for a name that no queue can have."""
+    """Return a dependency: `Depends(queue("mail"))` is that queue. Raises InvalidArgument for an invalid name."""
     queue_name(name, tenant)
 
     def dependency(connection: HTTPConnection) -> AsyncQueue:

@@ -3,8 +3,8 @@
     sentry_sdk.init(dsn=…)
     app = App("rocksdb:./data", middleware=[SentryMiddleware()])
 
-Each job has a scope of its own, so tags and breadcrumbs of one do not show up with another. `Retry`, `Dead`, `Snooze` and
-handlers that sleep or wait are decisions, not errors, and are not sent.
+Each job has its own scope, so tags and breadcrumbs of one do not appear with another. `Retry`, `Dead`, `Snooze`,
+sleeping and waiting are decisions of a handler, not errors, and are not sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _scope: ContextVar[AbstractContextManager[object] | None] = ContextVar("tenure_s
 
 
 class SentryMiddleware(Middleware):
-    """`last_attempt_only` sends an event only for the failure after which a job is dead, not for those before it."""
+    """Sends failed tasks. `last_attempt_only`: only the failure after which a job is dead, not those before it."""
 
     def __init__(self, *, last_attempt_only: bool = False) -> None:
         self._last_attempt_only = last_attempt_only

@@ -1,1 +1,1 @@
-"""The words of the queue: pure, frozen values and the decisions made on them. No bytes, no I/O, no clock."""
+"""The domain model: frozen values, and pure decisions on them. No bytes, no I/O, no clock."""

@@ -1,4 +1,4 @@
-"""What is stored beside a job and travels with it: its steps and signals, and the jobs that it runs after."""
+"""Rows stored beside a job that move with it to another store: its steps, its signals and its parents."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tenure.model.ids import job_id_bytes
 from tenure.model.job import Job, ParentResult
 from tenure.model.names import checked
 from tenure.model.request import JobImage, ParentImage, StepImage, job_image
-from tenure.model.step import Step, checked_signal_name, checked_step, too_many
+from tenure.model.step import Step, checked_signal_name, checked_step, steps_limit_error
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
-    """As `queue.steps` and `queue.parents` gave it. Of parents the id, the queue and the state count."""
+    """A job's steps (from `queue.steps`) and parents (from `queue.parents`; only id, queue and state are used)."""
 
     steps: list[Step] = []
     parents: list[ParentResult] = []
@@ -22,10 +22,10 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 _NOTHING = Attached()
 
 
-def whole_image(job: object, attached: Attached | None) -> JobImage:
-    """Check a job as `get` and `list` show it, with what is attached to it. Raises InvalidArgument, TooLarge."""
+def image_with_attachments(job: object, attached: Attached | None) -> JobImage:
+    """Check a `Job`, as `get` and `list` return it, with its steps and parents. Raises InvalidArgument, TooLarge."""
     image = job_image(job)
-    assert isinstance(job, Job)  # as `job_image` found
+    assert isinstance(job, Job)  # `job_image` raises otherwise
     found = attached or _NOTHING
     steps = tuple(StepImage(step.name, step.kind, step.value, step.stored_at_ms) for step in found.steps)
     parents = tuple(
@@ -41,7 +41,7 @@ def whole_image(job: object, attached: Attached | None) -> JobImage:
 
 
 def checked_attached(image: JobImage) -> JobImage:
-    """The same image, if its steps and parents are what a store takes. Raises InvalidArgument, TooLarge."""
+    """Return the image unchanged if its steps and parents are valid. Raises InvalidArgument, TooLarge."""
     if image.state == "blocked" and not image.parents:
         raise InvalidArgument(f"job {image.id.hex()} is blocked: it is restored with the parents that it waits for")
     for step in image.steps:
@@ -50,12 +50,12 @@ def checked_attached(image: JobImage) -> JobImage:
         checked_step(step.kind, step.name, step.value)
     if len({(step.kind, step.name) for step in image.steps}) < len(image.steps):
         raise InvalidArgument(f"job {image.id.hex()} has two steps, or two signals, of one name")
-    refused = too_many(len(image.steps), sum([len(step.value) for step in image.steps]))
+    refused = steps_limit_error(len(image.steps), sum([len(step.value) for step in image.steps]))
     if refused is not None:
         raise refused
     if image.waits_for is not None:
         checked_signal_name(image.waits_for)
     for parent in image.parents:
-        if parent.queue:  # of a queue that was deleted the name is not known
+        if parent.queue:  # empty if the parent's queue was deleted
             checked("queue", parent.queue)
     return image

@@ -1,4 +1,4 @@
-"""What happened, as the journal tells it."""
+"""Events of the journal, as users read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.model.durations import as_datetime
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened. (commit, index) is its place; `number` counts events from 1 without a gap."""
+    """One event. (commit, index) is its position in the journal; `number` counts events from 1 without a gap."""
 
     commit: int
     index: int
@@ -22,7 +22,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     queue: str
     job_id: str | None = None
-    #: waiting, leased, done, dead or gone: the job's state from here on
+    #: The job's state after this event: blocked, waiting, leased, done, dead or gone
     state: str | None = None
     priority: int = 0
     attempt: int = 0
@@ -31,11 +31,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     lease_id: str | None = None
     #: When the job is visible (enqueued, retried, released, expired, replayed) or the lease ends (claimed, extended).
     at_ms: int | None = None
-    #: Of a death: max_attempts or failed.
+    #: Why the job died: max_attempts or failed. None for other events.
     reason: str | None = None
-    #: The worker of a claim, the error of a failure, the policy of a configuration.
+    #: claimed: the worker. retried, died: the error. queue_created, queue_configured: the policy as JSON.
     text: str | None = None
-    #: The place of this job's event before this one.
+    #: The position of this job's preceding event.
     previous: tuple[int, int] | None = None
 
     @property
@@ -44,7 +44,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Some events in order, and the cursor to go on from (always there: the journal has no last page)."""
+    """Events in order, and the cursor of the next page (always set: the journal has no last page)."""
 
     events: list[Event]
     cursor: str

@@ -1,4 +1,4 @@
-"""Stored events in users' words: the same for every store, however it keeps them."""
+"""Conversion of a stored event to the public `Event`, shared by every backend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tenure.model.names import QueueName
 
 _CHANGES = {int(change): change.name.lower() for change in Change}
 _STATES = {int(state): state.name.lower() for state in State}
-_WHEN = frozenset({Change.ENQUEUED, Change.CLAIMED, Change.EXTENDED, Change.RETRIED, Change.RELEASED, Change.EXPIRED,
+_TIMED = frozenset({Change.ENQUEUED, Change.CLAIMED, Change.EXTENDED, Change.RETRIED, Change.RELEASED, Change.EXPIRED,
                    Change.REPLAYED, Change.UNBLOCKED, Change.SIGNALLED, Change.REPAIRED, Change.RESTORED})  # fmt: skip
-#: Bits of an event's place that are its index in its commit.
+#: The low bits of a stored event reference are the index in its commit; the rest is the commit.
 _REF_BITS = 10
 
 
-class Stored(Protocol):
-    """What any journal keeps of an event."""
+class StoredEvent(Protocol):
+    """The fields of an event that every backend's journal stores."""
 
     @property
     def change(self) -> int: ...
@@ -47,8 +47,8 @@ class Stored(Protocol):
     def previous(self) -> int: ...
 
 
-class Place(Struct, frozen=True):
-    """Where an event stands, and when it was written."""
+class EventPosition(Struct, frozen=True):
+    """An event's position in the journal, its number, and the time of its commit."""
 
     commit: int
     index: int
@@ -56,14 +56,14 @@ class Place(Struct, frozen=True):
     time_ms: int
 
 
-def told(event: Stored, place: Place, name: QueueName, text: bytes) -> Event:
-    """A type this Tenure does not know is shown by its number."""
+def public_event(event: StoredEvent, position: EventPosition, name: QueueName, text: bytes) -> Event:
+    """Make the public `Event` of a stored one. An event type unknown to this version is shown as `type_NUMBER`."""
     job = event.job != NO_ID
     return Event(
-        commit=place.commit,
-        index=place.index,
-        number=place.number,
-        time_ms=place.time_ms,
+        commit=position.commit,
+        index=position.index,
+        number=position.number,
+        time_ms=position.time_ms,
         type=_CHANGES.get(event.change, f"type_{event.change}"),
         tenant=name.tenant,
         queue=name.queue,
@@ -74,7 +74,7 @@ def told(event: Stored, place: Place, name: QueueName, text: bytes) -> Event:
         max_attempts=event.max_attempts,
         token=event.token,
         lease_id=event.lease.hex() if event.lease != NO_ID else None,
-        at_ms=event.at_ms if event.change in _WHEN else None,
+        at_ms=event.at_ms if event.change in _TIMED else None,
         reason=Reason(event.reason).name.lower() if event.reason in (1, 2) else None,
         text=_text(event.change, text),
         previous=divmod(event.previous, 1 << _REF_BITS) if event.previous else None,

@@ -1,11 +1,11 @@
-"""Why a job is where it is, in plain sentences: decided from facts that the caller has read.
+"""Explains a job's situation in sentences, from facts that the caller has read.
 
-    where      in which state it is, since when, in whose hands
-    why        what keeps it there; of a ready job everything that keeps workers from it
+    where      the job's state, since when, and which worker holds it
+    why        the reasons for that state; for a ready job, each reason why no worker has claimed it
     happened   its enqueueing and each attempt, a sentence each
-    next       what happens next, and when
+    next       the next transition, and when
 
-`WAITING_REASONS` lists what may keep a ready job from being claimed: a new reason is one more function there.
+Each function in `WAITING_REASONS` yields one reason why a ready job is not claimed; add new reasons there.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tenure.model.job import Counts, Job, ParentResult
 from tenure.model.rate import Rate
 from tenure.model.retry import Policy
 
-#: Attempts that are told; of a job with more, the latest.
+#: The latest attempts are listed, at most this many.
 _ATTEMPTS = 20
 #: Characters of an error that a sentence quotes.
 _QUOTED = 200
-#: A queue whose last claim is no older than this has workers that are busy, or have just looked.
+#: A queue whose last claim is no older than this is assumed to have running workers.
 _RECENT_MS = 60_000
-#: A job that is put off for longer has no time of its own: it waits for a signal.
+#: A job released for longer than this waits for a signal without a timeout.
 _FOREVER_MS = 10 * 365 * 86_400_000
 
-Told = Callable[[int], str]
-"""Milliseconds since 1970, in words."""
+FormatTime = Callable[[int], str]
+"""Formats milliseconds since 1970 for a sentence."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job and its queue at one time."""
+    """What the caller read of a job and its queue at one time."""
 
     now_ms: int
     #: None: the job is gone, and only its events are left.
@@ -46,13 +46,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     paused: bool = False
     counts: Counts | None = None
-    #: Ready jobs that are claimed before this one; with `ahead_at_least` there may be more. None: not looked for.
+    #: Ready jobs that are claimed before this one; with `ahead_at_least` there may be more. None: not counted.
     ahead: int | None = None
     ahead_at_least: bool = False
     #: The queue's newest claim; None: there was none since `claims_since_ms`, from when on the journal was searched.
     last_claim: Event | None = None
     claims_since_ms: int | None = None
-    #: The job's group; None: it has none, or it was not found among those that were looked at.
+    #: The job's group; None: it has none, or the caller did not find it.
     group: GroupInfo | None = None
     #: The first of the jobs that a blocked one waits for; with `parents_at_least` there may be more.
     parents: Sequence[ParentResult] = ()
@@ -60,7 +60,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's situation in sentences. Times in them are those of `moment`, by default UTC."""
+    """A job's situation in sentences. The caller of `explain` chooses how times are written; the default is UTC."""
 
     job_id: str
     tenant: str
@@ -71,7 +71,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     why: list[str]
     happened: list[str]
     next: str
-    #: When the next thing happens by itself; None: it takes somebody.
+    #: When the next transition happens by itself; None: a worker or an operator has to act.
     next_at_ms: int | None = None
 
 
@@ -81,8 +81,8 @@ def utc(ms: int) -> str:
     return f"{moment:%H:%M:%S} UTC on {moment:%Y-%m-%d}"
 
 
-def explain(facts: Facts, moment: Told = utc) -> Explanation | None:
-    """None: there is neither a job nor an event that tells of it."""
+def explain(facts: Facts, moment: FormatTime = utc) -> Explanation | None:
+    """Explain a job, writing times with `moment`. None: there is neither a job nor an event of it."""
     if facts.job is None:
         return _gone(facts, moment) if facts.events else None
     job, story = facts.job, _Story(facts, facts.job, moment)
@@ -102,14 +102,14 @@ def explain(facts: Facts, moment: Told = utc) -> Explanation | None:
 
 # ── by state ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_Told = tuple[str, list[str], str, int | None]
-"""where, why, next, and when that is."""
+_Sentences = tuple[str, list[str], str, int | None]
+"""The fields where, why, next and next_at_ms of an `Explanation`."""
 
 
 class _Story:
-    """The facts, with what several sentences need of them."""
+    """The facts, and the phrases that several sentences share."""
 
-    def __init__(self, facts: Facts, job: Job, moment: Told) -> None:
+    def __init__(self, facts: Facts, job: Job, moment: FormatTime) -> None:
         self.facts, self.job, self.moment = facts, job, moment
         self.last = facts.events[-1] if facts.events else None
 
@@ -118,7 +118,7 @@ class _Story:
         return f"since {self.moment(ms)}, for {span_words(self.facts.now_ms - ms)}"
 
     def until(self, ms: int) -> str:
-        """`at 12:00:00 UTC, in 4 minutes`; without the distance once it is past."""
+        """`at 12:00:00 UTC, in 4 minutes`; for a time in the past, without `in …`."""
         away = ms - self.facts.now_ms
         return f"at {self.moment(ms)}" + (f", in {span_words(away)}" if away > 0 else "")
 
@@ -131,7 +131,7 @@ class _Story:
         return f", after {headline(self.job.error)}" if self.job.error else ""
 
 
-def _blocked(story: _Story) -> _Told:
+def _blocked(story: _Story) -> _Sentences:
     facts, job = story.facts, story.job
     waits = [parent for parent in facts.parents if parent.state not in ("done", "gone")]
     least, more = ("at least ", " or more") if facts.parents_at_least else ("", "")
@@ -148,7 +148,7 @@ def _blocked(story: _Story) -> _Told:
     return where, why, "It becomes ready when the last of them has ended.", None
 
 
-def _scheduled(story: _Story) -> _Told:
+def _scheduled(story: _Story) -> _Sentences:
     job, at = story.job, story.job.visible_at_ms
     kind = story.last.type if story.last is not None else "enqueued"
     if kind == "released" and at - story.facts.now_ms > _FOREVER_MS:
@@ -164,7 +164,7 @@ def _scheduled(story: _Story) -> _Told:
     return where, why, f"It becomes ready {story.until(at)}, and the next claim may have it.", at
 
 
-def _for_a_signal(story: _Story) -> _Told:
+def _for_a_signal(story: _Story) -> _Sentences:
     why = ["Its worker gave it back until a signal comes (wait_for), without a timeout.", *_ttl(story)]
     if story.facts.paused:
         why.append("Its queue is paused: it will not be claimed before the queue is resumed.")
@@ -181,7 +181,7 @@ _WHY_SCHEDULED = {
 }
 
 
-def _ready(story: _Story) -> _Told:
+def _ready(story: _Story) -> _Sentences:
     job = story.job
     where = f"It has been ready {story.since(job.visible_at_ms)}: {story.next_attempt}{story.after_error}."
     why = [reason for decide in WAITING_REASONS for reason in decide(story)]
@@ -260,7 +260,7 @@ WAITING_REASONS: tuple[Callable[[_Story], Iterator[str]], ...] = (
 )  # fmt: skip
 
 
-def _leased(story: _Story) -> _Told:
+def _leased(story: _Story) -> _Sentences:
     job, now = story.job, story.facts.now_ms
     until = job.lease_until_ms or now
     who = f"Worker {job.worker}" if job.worker else "A worker that gave no name"
@@ -288,7 +288,7 @@ def _if_lost(job: Job) -> str:
     return f"the job is ready again for attempt {job.attempt + 1} of {job.max_attempts}"
 
 
-def _done(story: _Story) -> _Told:
+def _done(story: _Story) -> _Sentences:
     job = story.job
     where = f"It has been done {story.since(job.ended_at_ms or story.facts.now_ms)}."
     why = [f"A worker acknowledged attempt {job.attempt} of {job.max_attempts}."]
@@ -304,7 +304,7 @@ def _done(story: _Story) -> _Told:
     )
 
 
-def _dead(story: _Story) -> _Told:
+def _dead(story: _Story) -> _Sentences:
     job = story.job
     where = f"It has been dead {story.since(job.ended_at_ms or story.facts.now_ms)}{story.after_error}."
     if job.reason == "failed":
@@ -316,7 +316,7 @@ def _dead(story: _Story) -> _Told:
     return where, why, "It stays until somebody replays or purges it.", None
 
 
-_BY_STATE: dict[str, Callable[[_Story], _Told]] = {
+_BY_STATE: dict[str, Callable[[_Story], _Sentences]] = {
     "blocked": _blocked,
     "scheduled": _scheduled,
     "ready": _ready,
@@ -326,7 +326,7 @@ _BY_STATE: dict[str, Callable[[_Story], _Told]] = {
 }
 
 
-def _gone(facts: Facts, moment: Told) -> Explanation:
+def _gone(facts: Facts, moment: FormatTime) -> Explanation:
     last = facts.events[-1]
     when = moment(last.time_ms)
     how = {
@@ -349,7 +349,7 @@ def _gone(facts: Facts, moment: Told) -> Explanation:
 
 
 def _while_blocked(events: Sequence[Event]) -> str:
-    """Of a job that was cancelled: the journal does not tell by whom, or by which parent."""
+    """A phrase for a job cancelled while blocked. The journal does not record who, or which parent, cancelled it."""
     if len(events) < 2 or events[-2].state != "blocked":
         return ""
     return ", while it waited for other jobs: one of them died or was removed, or somebody cancelled it"
@@ -358,8 +358,8 @@ def _while_blocked(events: Sequence[Event]) -> str:
 # ── what happened ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def happened(events: Sequence[Event], moment: Told = utc) -> list[str]:
-    """A sentence for each thing that happened; extensions of a lease are counted with the attempt they belong to."""
+def happened(events: Sequence[Event], moment: FormatTime = utc) -> list[str]:
+    """A sentence for each event; extensions of a lease are counted in the sentence that ends their attempt."""
     said: list[str] = []
     extended = 0
     claimed: Event | None = None
@@ -378,7 +378,7 @@ def happened(events: Sequence[Event], moment: Told = utc) -> list[str]:
     return said
 
 
-def _sentence(event: Event, claimed: Event | None, extended: int, moment: Told) -> str:
+def _sentence(event: Event, claimed: Event | None, extended: int, moment: FormatTime) -> str:
     when = moment(event.time_ms)
     number = f"Attempt {event.attempt} of {event.max_attempts}"
     held = "" if claimed is None else f" after {span_words(event.time_ms - claimed.time_ms)}"
@@ -416,7 +416,7 @@ def _sooner(event: Event) -> bool:
 
 
 def headline(error: str | None) -> str:
-    """The line of an error that names it: the first, or the last of a bare traceback. Cut to a sentence's length."""
+    """The line that names an error: the first, or a traceback's last. At most 200 characters."""
     lines = (error or "").strip().splitlines() or [""]
     line = lines[-1 if lines[0].startswith("Traceback (most recent") else 0].strip()
     return line if len(line) <= _QUOTED else line[: _QUOTED - 1] + "…"

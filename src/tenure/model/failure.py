@@ -1,7 +1,7 @@
-"""Errors as values: what is needed to raise the same error again, later or elsewhere.
+"""Errors as values, so that the same error can be raised again later or in another process.
 
-An error is its class (by `code`), its message, and its facts (its attributes). So no error needs a constructor that fits,
-and one added to `errors` is carried without a word here.
+A failure is an error's class (by `code`), its message and its facts (its attributes). `unpacked` does not call the
+constructor, so a class added to `errors` needs no change here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tenure.errors import TenureError
 Failure = tuple[str, str, dict[str, Any]]
 """Code, message, facts."""
 
-#: The codes are each error's own: a class without one of its own goes by its parent's.
+#: Error classes by code. A class that inherits its code is left out: its parent has that code.
 BY_CODE: dict[str, type[TenureError]] = {
     kind.code: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, TenureError) and "code" in vars(kind)
 }
 
-#: Errors that answer a request: asked again, the answer is the same. (Others say that there was none.)
+#: Errors that are the definite answer to a request: a repeated request gets the same one. Other errors give no answer.
 ANSWERS = (
     errors.InvalidArgument,
     errors.LeaseLost,
@@ -35,12 +35,13 @@ ANSWERS = (
 
 
 def packed(error: TenureError) -> Failure:
+    """Make a failure of an error. Facts that are no plain values (an exception, a list) are left out."""
     plain = (str, int, float, bytes, type(None))
     return error.code, str(error), {name: fact for name, fact in vars(error).items() if isinstance(fact, plain)}
 
 
 def unpacked(failure: Failure) -> TenureError:
-    """The error again; one whose code is not known (from a newer Tenure) is a plain `TenureError`."""
+    """Rebuild the error. A code unknown to this version (from a newer one) becomes a plain `TenureError`."""
     code, message, facts = failure
     kind = BY_CODE.get(code, TenureError)
     error = kind.__new__(kind)

@@ -1,4 +1,4 @@
-"""Groups inside a queue: what a job's group may be called, and what the queue's policy grants each group."""
+"""Groups inside a queue: what the queue's policy grants each group, and what `queue.groups()` shows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import msgspec
 from tenure.errors import InvalidArgument
 from tenure.model.rate import Rate
 
-#: The least and the greatest share that one group may have of another's.
+#: The allowed range of a group's weight.
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1000.0
 
 
 class GroupPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one group of a queue may take. The limits do not hold for jobs without a group."""
+    """The limits and the weight of one group. Jobs without a group have no such limits."""
 
-    #: Claims hand out no more than this many jobs of a group at a time, and no more than so many a second.
+    #: At most this many jobs of the group are leased at a time; and the rate at which its jobs are claimed.
     max_leased: int | None = None
     rate: Rate | str | None = None
-    #: Its share of the claims while several groups have work: one of weight 2 gets twice as much as one of weight 1.
+    #: Its share of the claims while several groups have work: weight 2 gets twice as many jobs as weight 1.
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -25,7 +25,7 @@ class GroupPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             msgspec.structs.force_setattr(self, "rate", Rate.parse(self.rate))
 
     def checked(self) -> GroupPolicy:
-        """Itself. Raises InvalidArgument if a field is none that it may be."""
+        """Return the policy itself. Raises InvalidArgument if a field is not valid."""
         limit: object = self.max_leased
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 2**53):
             raise InvalidArgument(f"max_leased={limit!r} of a group must be a whole number from 1 to {2**53}")
@@ -47,25 +47,25 @@ class GroupPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.max_leased is not None or self.rate is not None
 
 
-#: For the groups of a queue whose policy says nothing of groups.
+#: The policy of a group that the queue's policy does not mention.
 UNLIMITED = GroupPolicy()
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of a queue, as `queue.groups()` shows it: those that have a job that waits or is leased."""
+    """One row of `queue.groups()`: a group with a waiting or leased job."""
 
     group: str
     #: Ready and scheduled jobs together.
     waiting: int
     leased: int
-    #: Since when its oldest ready job has been ready; None: none is ready.
+    #: When its oldest ready job became ready; None: none is ready.
     oldest_at_ms: int | None = None
-    #: At its limit of leased jobs: no claim looks at it until one of them is settled.
+    #: It has as many leased jobs as it may: claims skip it until one of them is settled.
     at_limit: bool = False
 
 
 class GroupPage(msgspec.Struct, frozen=True):
-    """Some groups, and where to go on: pass `cursor` to the next call; None means this was the last page."""
+    """A page of groups. Pass `cursor` to the next call; None means this was the last page."""
 
     groups: list[GroupInfo]
     cursor: str | None

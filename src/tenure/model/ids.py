@@ -1,4 +1,4 @@
-"""Job and lease ids: UUIDv7, made in an order that never goes back within a process.
+"""Job and lease ids: UUIDv7, strictly increasing within a process.
 
 A store shows an id as 32 hex digits (any UUID library reads it) and keeps it as 16 bytes.
 """
@@ -18,12 +18,12 @@ from tenure.locks import under_lock
 _QQ = Struct(">QQ")
 _pack = _QQ.pack
 _VARIANT = 1 << 63
-#: The low half counts below bit 56: the bits above belong to the variant and to the queue's mark (`queue_mark`).
+#: The counter in the low half stays below bit 56: the bits above hold the variant and the queue's mark (`queue_mark`).
 _FULL = 1 << 55
 _strides = Struct(">512I").unpack
 _odd = (1).__or__  # never 0
 _LOW_START = (1 << 54) - 1
-#: How many ids are got ready for those who ask one by one, and what they may be apart at most.
+#: How many ids `one` prepares at a time, and the largest difference between two of them.
 _AHEAD = 64
 _STRIDE = 1 << 32
 
@@ -34,10 +34,10 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}(\1[0-9a-fA-F]{4}){2}\1[0-9
 
 
 class IdSource:
-    """Hands out ids that grow strictly, whatever the clock does.
+    """Makes strictly increasing ids, even if the clock stands still or steps back.
 
-    48 bits of milliseconds, then random bits; within a millisecond, and when the clock stands still or steps
-    back, the low half counts on from the last id by a random stride.
+    An id is 48 bits of milliseconds, then random bits. While the millisecond does not grow, the low half grows from the
+    last id by a random stride.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,12 @@ class IdSource:
         self._high = 0
         self._low = 0
         self._strides: Iterator[int] = iter(())
-        #: For those who ask one by one: the ids that follow, and the millisecond they serve for. Taking the next is one
-        #: step of the interpreter, so that it needs no lock.
+        #: For `one`: the millisecond of the prepared ids, and their iterator. `next` on it is atomic under the
+        #: interpreter's lock, so `one` takes no lock of its own.
         self._ahead: tuple[int, Iterator[bytes]] = _NONE_AHEAD
 
     def take(self, now_ms: int, count: int) -> Sequence[bytes]:
+        """Make `count` ids, in increasing order."""
         if count == 1:
             return (self.one(now_ms),)
         high, lows = self._take(now_ms, count)
@@ -59,7 +60,7 @@ class IdSource:
 
     @under_lock
     def _take(self, now_ms: int, count: int) -> tuple[int, range]:
-        """The high half of so many ids, and their low halves."""
+        """The high half that `count` new ids share, and the range of their low halves."""
         stride = self._begin(now_ms)
         first = self._low + stride
         self._low += stride * count
@@ -67,7 +68,7 @@ class IdSource:
         return self._high, range(first, first + stride * count, stride)
 
     def _begin(self, now_ms: int) -> int:
-        """Where the next ids begin; returns a stride."""
+        """Set the high and low halves that the next ids start after; return a random stride. Requires: the lock."""
         bits = self._bits()
         high = now_ms << 16 | 0x7000 | bits & 0xFFF
         if high >> 16 > self._high >> 16:
@@ -79,21 +80,21 @@ class IdSource:
         return (bits >> 73) + 1
 
     def renew(self) -> None:
-        """In a forked child: the lock may be held by a thread that is not there, and the parent has the same pool."""
+        """Reset after a fork: a thread of the parent may hold the lock, and the parent has the same random pool."""
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._pool = b""
         self._strides = iter(())
         self._ahead = _NONE_AHEAD
 
     def _bits(self) -> int:
-        """105 bits from the system, which is asked for many at a time: a call costs more than making an id."""
+        """105 random bits. The system is asked for 256 ids' worth at a time: one call costs more than making an id."""
         if self._at >= len(self._pool):
             self._pool, self._at = os.urandom(14 * 256), 0
         self._at += 14
         return int.from_bytes(self._pool[self._at - 14 : self._at], "big") >> 7
 
     def one(self, now_ms: int) -> bytes:
-        """As `take` of one, in fewer steps while the millisecond lasts."""
+        """Make one id; faster than `take` while prepared ids of this millisecond are left."""
         until, ahead = self._ahead
         if now_ms <= until:
             found = next(ahead, None)
@@ -103,10 +104,10 @@ class IdSource:
 
     @under_lock
     def _refill(self, now_ms: int) -> bytes:
-        """Make the ids of the next calls of `one`; the first of them."""
+        """Prepare the ids of the next calls of `one`, and return the first."""
         stride = self._begin(now_ms)
         first = self._low + stride
-        self._low = first + _AHEAD * _STRIDE  # all that they can come to
+        self._low = first + _AHEAD * _STRIDE  # no prepared id is larger
         if next(self._strides, None) is None:
             self._strides = map(_odd, _strides(os.urandom(4 * 512)))
         lows = accumulate(islice(self._strides, _AHEAD), initial=first)
@@ -115,29 +116,29 @@ class IdSource:
         return next(ahead)
 
 
-#: Where a job's id names its queue: 18 bits, in the three bytes that also hold the UUID's version and variant.
+#: The bytes of a job's id that hold its queue's mark: 18 bits, beside the UUID's version and variant.
 MARK = slice(6, 9)
 MARKS = 1 << 18
 
 
 def queue_mark(queue: int) -> bytes:
-    """What stands at `MARK` in the ids of a queue's jobs: the low bits of its number, so that an id leads to its queue."""
+    """The bytes at `MARK` in the ids of a queue's jobs: the low bits of its number, to find the queue by job id."""
     bits = queue % MARKS
     return bytes((0x70 | bits >> 14, bits >> 6 & 0xFF, 0x80 | bits & 0x3F))
 
 
 def marked_queue(job: bytes) -> int:
-    """The low bits of the queue's number that an id names; meaningless in an id that was made without a mark."""
+    """The low bits of the queue's number in an id; meaningless if the id was made without a mark."""
     return (job[6] & 0x0F) << 14 | job[7] << 6 | job[8] & 0x3F
 
 
 def job_id_bytes(job_id: object) -> bytes:
-    """The 16 bytes of an id as users write it: 32 hex digits, with or without dashes."""
+    """The 16 bytes of an id that users write as 32 hex digits, with or without dashes. Raises InvalidArgument."""
     if isinstance(job_id, str) and _UUID.match(job_id):
         return bytes.fromhex(job_id.replace("-", ""))
     raise InvalidArgument(f"{job_id!r} is not a job id (32 hex digits)")
 
 
 def created_ms(raw: bytes) -> int:
-    """The millisecond an id was made in, as the store counted it."""
+    """The millisecond of the store's time in which an id was made."""
     return int.from_bytes(raw[:6], "big")

@@ -1,4 +1,4 @@
-"""Jobs as users give them (`NewJob`), as they are told of them (`Enqueued`), and as they look at them (`Job`)."""
+"""Jobs at the surface: the request (`NewJob`), its answer (`Enqueued`), the view of a stored job (`Job`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.model.durations import Duration, Moment, as_datetime
 
-#: Payload and result limits; what is larger belongs elsewhere, with a reference in the job.
+#: Payload and result limits. Store larger data elsewhere, and put a reference to it in the job.
 MAX_PAYLOAD = 8 * 1024 * 1024
 MAX_HEADERS_BYTES = 16 * 1024
 MAX_ERROR_CHARS = 8_000
@@ -33,11 +33,11 @@ class NewJob(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     #: When `key` is held by a job with another payload: "error" raises KeyConflict, "keep" answers with that job.
     on_conflict: Literal["error", "keep"] = "error"
-    #: The queue it goes to, of the same tenant. None: the queue that is called.
+    #: Its queue, of the same tenant. None: the queue whose `enqueue` was called.
     queue: str | None = None
-    #: What other jobs of the same call name it by, in `after`: "#fetch" is the job with the name "fetch".
+    #: Its name for `after` of other jobs in the same call: "#fetch" is the job named "fetch".
     name: str | None = None
-    #: Its parents: it is `blocked` until all of them are done. What an enqueue returned, a job's id, or "#name".
+    #: Its parents: it is `blocked` until all of them are done. Each is an `Enqueued`, a job's id or "#name".
     after: Sequence[Enqueued | str] = ()
     #: When a parent is dead: "cancel" removes the job, "run" counts that parent as done, "wait" waits for its replay.
     on_parent_dead: OnParentDead = "cancel"
@@ -53,12 +53,12 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to look at. It proves nothing: only a `Delivery` settles."""
+    """A view of a stored job. It is no proof of a lease: only a `Delivery` or its receipt settles."""
 
     id: str
     tenant: str
     queue: str
-    #: blocked, scheduled, ready, leased, done or dead ("removed" only from `wait_for`, of a job that was cancelled or purged)
+    #: blocked, scheduled, ready, leased, done or dead; `wait_for` also returns removed (cancelled or purged).
     state: str
     payload: bytes
     headers: dict[str, str]
@@ -71,23 +71,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int
     visible_at_ms: int
     ended_at_ms: int | None
-    #: Of a dead job: max_attempts or failed.
+    #: Why a dead job died: max_attempts or failed.
     reason: str | None
     error: str | None
     result: bytes | None
     progress: float | None
     progress_note: str | None
-    #: Of a leased job.
+    #: The lease of a leased job.
     lease_id: str | None
     lease_until_ms: int | None
     worker: str | None
-    #: When it goes by itself: its ttl while nobody has claimed it, its retention once done.
+    #: When the store removes it: the end of its ttl until its first claim, the end of its retention once done.
     due_at_ms: int | None = None
     group: str | None = None
-    #: Whether it was enqueued to run after others (`queue.parents`), and whether it has steps or signals (`queue.steps`).
+    #: Whether it was enqueued with parents (`queue.parents`), and whether it has steps or signals (`queue.steps`).
     has_parents: bool = False
     has_steps: bool = False
-    #: Of a blocked job, what a dead parent means: cancel, run or wait.
+    #: What a dead parent does to a blocked job: cancel, run or wait.
     on_parent_dead: OnParentDead | None = None
     #: The signal that it waits for.
     waits_for: str | None = None
@@ -106,7 +106,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_as(last: Job, state: str, ended_at_ms: int) -> Job:
-    """A job that is gone, from what was last seen of it: `done` and not kept, or `removed`."""
+    """A job that is no longer stored, made of its last view: `done` without retention, or `removed`."""
     return msgspec.structs.replace(last, state=state, ended_at_ms=ended_at_ms, lease_id=None, lease_until_ms=None)
 
 
@@ -130,7 +130,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParentResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A parent of a job, and what it left behind. `state` is "gone" once it is no longer kept."""
+    """A parent of a job, with its result or error. `state` is "gone" once the store has removed it."""
 
     id: str
     queue: str
@@ -140,7 +140,7 @@ class ParentResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that waits or waited for another one. `state` is "gone" once it is no longer kept."""
+    """A child of a job, blocked by it now or before. `state` is "gone" once the store has removed it."""
 
     id: str
     queue: str
@@ -148,7 +148,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some jobs, and where to go on: pass `cursor` to the next call; None means this was the last page."""
+    """A page of jobs. Pass `cursor` to the next call; None means this was the last page."""
 
     jobs: list[Job]
     cursor: str | None
@@ -169,12 +169,12 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
     policy: object
     counts: Counts
-    #: Since when the oldest ready job has been ready; None: there is none, or it is not known.
+    #: When the oldest ready job became ready; None: there is none, or it is not known.
     oldest_at_ms: int | None = None
 
 
 class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
-    """How full a queue is, by its counters."""
+    """The number of a queue's jobs by state, from its counters."""
 
     tenant: str
     queue: str
@@ -188,7 +188,7 @@ class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead jobs: those whose last error contains `error`, that died since / before a moment, for a reason."""
+    """A filter of dead jobs: `error` is part of the last error, died at or after `since`, before `before`."""
 
     error: str | None = None
     since: Moment | None = None
@@ -197,18 +197,18 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay did, or with `dry_run` would do. `skipped`: ids asked for that are not dead."""
+    """The result of a replay, or with `dry_run` of a trial. `skipped`: requested ids that are not dead."""
 
     count: int
     ids: list[str]
     skipped: list[str]
     dry_run: bool
-    #: When the last of them is visible (replays may be spaced by `rate`).
+    #: When the last replayed job becomes visible (`rate` spaces them out).
     last_visible_at_ms: int | None = None
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore did, by job id. `there`: was there already, as it is to be; `refused`: why it could not be put in."""
+    """The result of a restore, by job id. `there`: the store has that job already; `refused`: the reason by id."""
 
     added: list[str]
     there: list[str]
@@ -216,7 +216,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sweep did. `more`: it stopped at its bound with work left."""
+    """The counts of one sweep. `more`: it reached its bound, and work is left."""
 
     leases: int = 0
     jobs_back: int = 0

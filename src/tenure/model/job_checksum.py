@@ -1,7 +1,8 @@
-"""A checksum over jobs that does not care for their order: two stores hold the same jobs if count and sum agree.
+"""A checksum over jobs in any order: two stores hold the same jobs if count and sum are equal.
 
-Over id, payload, priority, headers, group, attempt, token and state; what is leased is read as ready, since leases do not
-move. Steps, signals and parents of jobs are summed with them. `tenure.spark.pipelines.migration` computes the same in Spark: the text below is the agreement between the two.
+It covers id, payload, priority, headers, group, attempt, token and state, and the jobs' steps, signals and parents. A
+leased job counts as waiting, since leases do not move to another store. `tenure.spark.pipelines.migration` computes the
+same sums in Spark: both hash the strings that the functions below build.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from tenure.model.job import Job
 from tenure.model.step import Step
 
-#: Sixty bits of a digest are summed: such a sum of a billion jobs still fits Spark's decimals.
+#: Sixty bits of each digest are summed: the sum of a billion jobs still fits Spark's decimals.
 HEX_DIGITS = 15
 
 
@@ -24,7 +25,7 @@ class Checksum(NamedTuple):
         return Checksum(self.jobs + 1, self.total + job_sum(job))
 
     def with_part(self, part: int) -> Checksum:
-        """With a step or a parent of a job that is in it."""
+        """Add the sum of a step or a parent, without counting a job."""
         return Checksum(self.jobs, self.total + part)
 
     def __str__(self) -> str:
@@ -39,11 +40,11 @@ def job_sum(job: Job) -> int:
 
 
 def step_sum(job: Job, number: int, step: Step) -> int:
-    """Of a step or a signal of a job. `number` counts them from 0."""
+    """The sum of a job's step or signal; `number` is its position, from 0."""
     head = f"{job.tenant}/{job.queue}|{job.id}|{number}|{step.kind}|{len(step.name)}:{step.name}|"
     return int(sha256(head.encode() + step.value).hexdigest()[:HEX_DIGITS], 16)
 
 
 def parent_sum(job: Job, parent: str) -> int:
-    """Of a job and a parent that is there."""
+    """The sum of a job and a parent that is still stored."""
     return int(sha256(f"{job.tenant}/{job.queue}|{job.id}|{parent}".encode()).hexdigest()[:HEX_DIGITS], 16)

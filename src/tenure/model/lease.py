@@ -1,7 +1,7 @@
-"""A claim, its deliveries, and the proofs they carry.
+"""Claims, their deliveries, and the proofs that settle them.
 
-A claim is one lease over the jobs it was given. Each `Delivery` names job, lease and token: that triple is the
-proof a settling verb asks for, and `receipt` is the same triple as a string, for callers who cross a process.
+A claim is one lease over several jobs. Each `Delivery` has a job, the lease and a token: this triple is the proof that
+every settling verb takes. `receipt` is the same triple as a string, which a caller can pass to another process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tenure.model.durations import as_datetime
 from tenure.model.names import QueueName, checked
 from tenure.model.request import JobRequest
 
-_new = tuple.__new__  # a NamedTuple without a Python frame
-#: The most jobs one claim may ask for.
+_new = tuple.__new__  # makes a NamedTuple without calling its Python constructor
+#: The largest `limit` of a claim.
 MAX_CLAIM = 10_000
 
 
 class Proof(NamedTuple):
-    """What settles: this job, under this lease, at this token."""
+    """Proof of a lease on a job: settling verbs compare all three with the stored state."""
 
     job: bytes
     lease: bytes
@@ -34,7 +34,7 @@ class Proof(NamedTuple):
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A job in a worker's hands, until the lease ends or it is settled."""
+    """A job that a worker holds until it settles the job or the lease ends."""
 
     name: QueueName
     job: bytes
@@ -83,7 +83,7 @@ def receipt(job: bytes, lease: bytes, token: int) -> str:
 
 
 def proof_of(thing: object) -> Proof:
-    """The proof in a delivery or a receipt. A job's id is not one."""
+    """The proof of a delivery or a receipt. Raises InvalidArgument for anything else, such as a job's id."""
     if type(thing) is Delivery:
         return _new(Proof, (thing.job, thing.lease, thing.token))
     if isinstance(thing, str):
@@ -95,7 +95,7 @@ def proof_of(thing: object) -> Proof:
 
 
 def proofs_of(receipts: Sequence[str]) -> list[Proof]:
-    """The proofs in many receipts, most of which are of one lease and early deliveries."""
+    """The proofs of many receipts; faster than `proof_of` where they share a lease and have one-digit tokens."""
     found = []
     held, lease = "", b""
     for receipt in receipts:
@@ -109,7 +109,7 @@ def proofs_of(receipts: Sequence[str]) -> list[Proof]:
     return found
 
 
-#: Tokens of one digit; a receipt with such is 67 characters long.
+#: Tokens of one hex digit. A receipt with one is 67 characters long.
 _DIGITS = {f"{token:x}": token for token in range(16)}
 
 
@@ -118,13 +118,13 @@ def _sixteen(digits: str) -> bytes:
         found = bytes.fromhex(digits)
     except ValueError:
         found = b""
-    if len(found) != 16:  # spaces between digits are passed over
+    if len(found) != 16:  # `fromhex` skips spaces
         raise InvalidArgument(_NO_RECEIPT)
     return found
 
 
 class Extended(msgspec.Struct, frozen=True):
-    """The lease now ends at `until_ms`; `lost` are the claim's jobs that are no longer its own (cancelled)."""
+    """The lease now ends at `until_ms`; `lost` are the claim's jobs that it no longer holds (cancelled ones)."""
 
     until_ms: int
     lost: list[str]
@@ -135,16 +135,16 @@ class Extended(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What became of a batch: the ids it settled, those of jobs that were no longer the caller's, and of damaged ones."""
+    """The result of a batch by job id: settled, no longer held by the caller, and damaged."""
 
     done: list[str]
     lost: list[str]
-    #: Their rows cannot be read, and stay as they are: `check` says what can be repaired.
+    #: Jobs whose rows cannot be read. The rows are unchanged: `check` says what can be repaired.
     damaged: list[str] = []
 
 
 class DeliveryColumns(NamedTuple):
-    """The deliveries of a claim, field by field."""
+    """The deliveries of a claim as columns."""
 
     jobs: Sequence[bytes]
     tokens: Sequence[int]
@@ -153,16 +153,16 @@ class DeliveryColumns(NamedTuple):
     max_attempts: Sequence[int]
     priorities: Sequence[int]
     created_at_ms: Sequence[int]
-    #: None: no job has any.
+    #: None: no job of the claim has headers (the same for keys and groups).
     headers: Sequence[dict[str, str]] | None = None
     keys: Sequence[str | None] | None = None
     groups: Sequence[str | None] | None = None
 
 
 class Leased(msgspec.Struct, eq=False):
-    """What a store hands out for a claim: one lease, and the deliveries under it. Empty: no lease was made.
+    """A backend's answer to a claim: one lease and its deliveries. Without deliveries, no lease was stored.
 
-    A batch may be given as `columns`: deliveries are made of them when they are asked for, which a server never does.
+    A batch may come as `columns`. `deliveries` makes the objects on first use; a server encodes the columns instead.
     """
 
     name: QueueName
@@ -203,7 +203,7 @@ class Leased(msgspec.Struct, eq=False):
                 max_attempts,
                 priorities,
                 created,
-                [{} for _ in jobs] if headers is None else headers,  # each its own: its holder may change it
+                [{} for _ in jobs] if headers is None else headers,  # a dict each: a handler may change its own
                 repeat(None) if keys is None else keys,
                 repeat(None) if groups is None else groups,
             )
@@ -222,15 +222,15 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class AnyQueues(msgspec.Struct, frozen=True):
-    """Which queues a claim from any may be served by, and how much of the turns each gets; checked."""
+    """A checked choice of queues for `claim_any`, and the weight of each."""
 
-    #: None: all.
+    #: None: all tenants.
     tenants: frozenset[str] | None = None
-    #: Names, of queues of any of these tenants.
+    #: Queue names, in any of these tenants. None: all queues.
     queues: frozenset[str] | None = None
-    #: By tenant, or by `tenant/queue`; 1 where nothing is said.
+    #: By `tenant` or `tenant/queue`; the default is 1.
     weights: dict[str, float] = {}
-    #: Names of queues that are left out.
+    #: Queue names that are left out.
     excluding: frozenset[str] = frozenset()
 
     def includes(self, name: QueueName) -> bool:
@@ -241,7 +241,7 @@ class AnyQueues(msgspec.Struct, frozen=True):
         )
 
     def weight(self, name: QueueName | str) -> float:
-        """Of a tenant among tenants, or of a queue among its tenant's."""
+        """The weight of a tenant among tenants (a string), or of a queue among its tenant's queues."""
         if not self.weights:
             return 1
         return self.weights.get(name if isinstance(name, str) else f"{name.tenant}/{name.queue}", 1)
@@ -256,7 +256,7 @@ def any_queues(
     weights: Mapping[str, float] | None,
     excluding: Collection[str] = (),
 ) -> AnyQueues:
-    """Checked. Raises InvalidArgument."""
+    """Check the arguments of `claim_any`. Raises InvalidArgument."""
     for what, given in (("tenants", tenants), ("queues", queues), ("excluding", excluding)):
         if isinstance(given, str):
             raise InvalidArgument(f"{what} is a list of names")
@@ -276,7 +276,7 @@ def any_queues(
 
 
 def checked_weight(name: str, weight: object) -> float:
-    """A share of the turns, relative to others'. Raises InvalidArgument."""
+    """Return the weight if it is valid. Raises InvalidArgument."""
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
         raise InvalidArgument(f"the weight of {name!r}, {weight!r}, is a number from {1 / MAX_WEIGHT} to {MAX_WEIGHT}")
     return weight
@@ -289,16 +289,16 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     proof: Proof
     result: bytes | None = None
     error: str | None = None
-    #: Of nack and release: how long until it is ready again.
+    #: nack and release: the time until the job is ready again.
     delay_ms: int | None = None
-    #: Of ack: jobs that are enqueued in the same transaction.
+    #: ack: jobs that are enqueued in the same transaction.
     then: tuple[JobRequest, ...] | None = None
-    #: Of release with a delay: ready before it, as soon as the job has this signal.
+    #: release with a delay: the job is ready earlier, as soon as it has this signal.
     until_signal: str | None = None
 
 
 class AlikeSettles(Sequence[Settle]):
-    """Jobs of one lease to which the same happens, and nothing is said of any; a `Settle` is made of one only when it is asked for."""
+    """Settles of one lease by one verb, without results, errors or delays. A `Settle` is made only when one is read."""
 
     __slots__ = ("jobs", "lease", "tokens", "verb")
 
@@ -327,12 +327,12 @@ class AlikeSettles(Sequence[Settle]):
 
 
 def alike(items: Sequence[Settle]) -> AlikeSettles | None:
-    """The same items, if they are such; None: they are not."""
+    """The items as `AlikeSettles` if they have one verb, one lease and no other argument; else None."""
     if type(items) is AlikeSettles or not items:
         return items if items else None  # type: ignore[return-value]
-    verbs, proofs, *said = zip(*map(astuple, items), strict=True)
+    verbs, proofs, *arguments = zip(*map(astuple, items), strict=True)
     jobs, leases, tokens = zip(*proofs, strict=True)
     count = len(jobs)
-    if verbs.count(verbs[0]) == leases.count(leases[0]) == count and said == [(None,) * count] * 5:
+    if verbs.count(verbs[0]) == leases.count(leases[0]) == count and arguments == [(None,) * count] * 5:
         return AlikeSettles(verbs[0], leases[0], jobs, tokens)
     return None

@@ -1,4 +1,4 @@
-"""The life of a job, as a table.
+"""The states of a job, and the table of allowed transitions.
 
               enqueue                    claim                   ack
    (none) ────────────▶ waiting ───────────────────▶ leased ───────────▶ done ──retention──▶ (gone)
@@ -9,7 +9,7 @@
 
    (none) ── enqueue(after=…) ──▶ blocked ── its last parent ended ──▶ waiting
 
-`waiting` is shown as `scheduled` before its time and as `ready` from then on; nothing moves when the time comes.
+`waiting` is shown as `scheduled` before the visibility time and as `ready` from then on. No row changes at that time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class State(IntEnum):
     LEASED = 2
     DONE = 3
     DEAD = 4
-    #: It waits for other jobs, its parents.
+    #: The job waits for its parents.
     BLOCKED = 5
 
 
 class Change(IntEnum):
-    """What can happen; the type of an event. Stored on disk: do not renumber."""
+    """The types of events. Stored on disk: do not renumber."""
 
     QUEUE_CREATED = 1
     QUEUE_CONFIGURED = 2
@@ -55,7 +55,7 @@ class Change(IntEnum):
     REPAIRED = 23
     RESTORED = 24
     UNBLOCKED = 25
-    #: It waited for a signal, which has come: it is ready now.
+    #: The signal that the job waited for was sent: the job is ready.
     SIGNALLED = 26
 
 
@@ -84,32 +84,33 @@ TRANSITIONS: dict[Change, tuple[frozenset[State], frozenset[State]]] = {
     Change.TTL_PASSED: (frozenset({State.BLOCKED, State.WAITING}), frozenset({State.GONE})),
     Change.PURGED: (frozenset({State.BLOCKED, State.WAITING, State.DONE, State.DEAD}), frozenset({State.GONE})),
     Change.RETIRED: (frozenset({State.DONE}), frozenset({State.GONE})),
-    # From another store or an archive, as it stood there; nobody holds it here.
+    # A job from another store or an archive keeps its state there; a leased one becomes waiting.
     Change.RESTORED: (frozenset({State.GONE}), frozenset({State.BLOCKED, State.WAITING, State.DONE, State.DEAD})),
-    # A repair may have to set a job right from anything.
+    # A repair may find any state and correct it to any other.
     Change.REPAIRED: (frozenset(State), frozenset(State)),
 }
 
 TERMINAL = frozenset({State.DONE, State.DEAD})
 
-#: What users may ask `list` and `purge` for.
+#: The states that users pass to `list` and `purge`.
 SHOWN = ("scheduled", "ready", "leased", "done", "dead", "blocked")
 
 
 def allowed(change: Change, before: State, after: State) -> bool:
-    """Whether the table knows this step."""
+    """Whether the table allows this transition."""
     rule = TRANSITIONS.get(change)
     return rule is not None and before in rule[0] and after in rule[1]
 
 
 def shown(state: State, visible_at_ms: int, now_ms: int) -> str:
-    """The state in users' words."""
+    """The state's public name."""
     if state is State.WAITING:
         return "scheduled" if visible_at_ms > now_ms else "ready"
     return state.name.lower()
 
 
 def checked_shown(state: object, among: tuple[str, ...] = SHOWN) -> str:
+    """Return the public name of a state if it is one of `among`. Raises InvalidArgument."""
     if state not in among:
         raise InvalidArgument(f"state {state!r}: one of {', '.join(among)}")
     return str(state)

@@ -1,10 +1,11 @@
-"""Names that users choose, checked where they come in.
+"""Names that users choose, and their checks.
 
-    queues, consumers, snapshots   1 to 64 of a-z 0-9 . _ -                       chosen by whoever writes the program
+    queues, consumers, snapshots   1 to 64 of a-z 0-9 . _ -                       chosen by a programmer
     tenants, groups                1 to 128 of A-Z a-z 0-9 . _ - | @ : + = ~      as identity providers name them
 
-Both start with a letter or a digit. Tenants and groups differ by case: `ACME` and `acme` are two. No name holds `/` (which parts
-tenant and queue in text and in Redis keys), a brace (a Redis hash tag), a space or a sign that is not ASCII.
+Both start with a letter or a digit. Tenants and groups are case-sensitive: `ACME` and `acme` are two. No name contains
+`/` (the separator of tenant and queue in text and in Redis keys), a brace (a Redis hash tag), a space or a character
+outside ASCII.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _TENANT_RULE = (
     " and starts with a letter or digit"
 )
 
-#: Kinds of names that follow the tenants' rule.
+#: Kinds of names that follow the rule of tenants.
 _WIDE = frozenset({"tenant", "group"})
 DEFAULT_TENANT = "default"
 MAX_WORKER_BYTES = 64
@@ -35,7 +36,7 @@ MAX_KEY_BYTES = 512
 
 
 class QueueName(NamedTuple):
-    """A queue is named within its tenant; the pair is its full name."""
+    """The full name of a queue: its tenant, and its name within the tenant."""
 
     tenant: str
     queue: str
@@ -44,29 +45,29 @@ class QueueName(NamedTuple):
         return self.queue if self.tenant == DEFAULT_TENANT else f"{self.tenant}/{self.queue}"
 
 
-#: No queue has this name: it stands for all of them where claims wait.
+#: Stands for all queues where claims wait. No queue can have this name.
 ANY_QUEUE = QueueName("", "")
 
 
 class NamesInTurn(Sequence[QueueName]):
-    """Names of different queues, beginning with one of them. Made once for a list that is claimed from again and again."""
+    """Distinct queue names as a rotation, starting at any of them. Made once for a list of many claims."""
 
     __slots__ = ("_first", "_left", "_names", "_places")
 
     def __init__(self, names: Sequence[QueueName]) -> None:
         self._names, self._first = tuple(names), 0
         self._places = {name: place for place, name in enumerate(self._names)}
-        #: By what `besides` was told the last time: its answer, as places. One entry, shared by all beginnings.
+        #: The last answer of `besides`, as indexes, by its `version`. One entry, shared by all rotations.
         self._left: dict[object, list[int]] = {}
 
     def beginning(self, first: int) -> NamesInTurn:
-        """The same names, beginning with the one at this place."""
+        """The same names, starting at index `first`."""
         made = NamesInTurn.__new__(NamesInTurn)
         made._names, made._places, made._left, made._first = self._names, self._places, self._left, first
         return made
 
     def besides(self, others: Container[QueueName], version: object) -> Sequence[QueueName]:
-        """Those that are not among the others, in turn. `version` stands for the others, which are looked at once for each."""
+        """The names that are not in `others`, in rotation order. The answer is cached until `version` changes."""
         left = self._left.get(version)
         if left is None:
             left = [place for name, place in self._places.items() if name not in others]
@@ -101,7 +102,7 @@ class JobName(NamedTuple):
 
 
 def checked(kind: str, name: object) -> str:
-    """The name of a tenant or group (`kind`) or of something else, if it may be one. Raises InvalidArgument."""
+    """Return the name if it is valid for its `kind` ("tenant", "group", "queue", …). Raises InvalidArgument."""
     pattern, rule = (_TENANT, _TENANT_RULE) if kind in _WIDE else (_NAME, _NAME_RULE)
     if not isinstance(name, str) or not pattern.match(name):
         raise InvalidArgument(f"{kind} {name!r}: {rule}")
@@ -113,7 +114,7 @@ def queue_name(queue: object, tenant: object = DEFAULT_TENANT) -> QueueName:
 
 
 def short_text(kind: str, text: object, limit: int) -> str:
-    """A non-empty string of at most `limit` UTF-8 bytes: keys, workers, claim ids."""
+    """Return the text if it has 1 to `limit` UTF-8 bytes (keys, workers, claim ids). Raises InvalidArgument."""
     if not isinstance(text, str) or not text:
         raise InvalidArgument(f"{kind} must be a non-empty string, not {text!r}")
     try:

@@ -1,4 +1,4 @@
-"""What a tenant may take of a store it shares with others."""
+"""Quotas of tenants that share a store."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tenure.model.retry import whole_number
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits over all queues of a tenant; None: no limit. Rates may be given as text: "100/s"."""
 
-    #: Waiting jobs; and bytes stored: payloads of jobs in every state, results, staged writes. What puts more in is
-    #: refused beyond; jobs that come back after a failure or an expired lease never are.
+    #: Waiting jobs; and stored bytes: payloads of jobs in every state, results, staged writes. A verb that adds more is
+    #: refused. Jobs that return after a failure or an expired lease are never refused.
     max_waiting: int | None = None
     max_bytes: int | None = None
-    #: Jobs enqueued.
+    #: The rate of enqueued jobs.
     rate: Rate | str | None = None
-    #: Requests to a server, of any kind.
+    #: The rate of requests of any kind to a server.
     requests: Rate | str | None = None
 
     def __post_init__(self) -> None:

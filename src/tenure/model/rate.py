@@ -1,7 +1,7 @@
-"""How many a second: a token bucket, decided here and kept by the caller as one number.
+"""Rate limits: a token bucket, whose state the caller stores as one number.
 
-The number is when the bucket will be full again, in nanoseconds of the store's time ("full at"): each job taken moves
-it one interval further. It needs no refilling, so a bucket nobody uses is no work, and none kept is a full one.
+The number is the time at which the bucket will be full again, in nanoseconds of the store's time ("full at"). Each job
+taken adds one interval. There is no refill step, so an idle bucket costs nothing; a bucket that is not stored is full.
 
     full at ─────┐                        capacity × interval
     ·····now·····│························│
@@ -19,14 +19,14 @@ from tenure.errors import InvalidArgument
 
 _NS = 1_000_000_000
 _MS = 1_000_000
-#: The span a bucket may stand for, so that no sum leaves 64 bits.
+#: The longest time to fill a bucket, so that every sum fits 64 bits.
 _LONGEST = 366 * 86_400 * _NS
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)?\s*(s|m|h|d)\s*\Z")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """So many in so many seconds, and at most `burst` at once (all of `jobs`, if not said). `Rate.parse("100/s")`."""
+    """`jobs` in `per` seconds, and at most `burst` at once (default: `jobs`). Text: `Rate.parse("100/s")`."""
 
     jobs: float
     per: float = 1.0
@@ -34,7 +34,7 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """From text: 100/s, 10/m, 5/30s, 0.5/s, 1000/h, 20000/d."""
+        """Parse 100/s, 10/m, 5/30s, 0.5/s, 1000/h or 20000/d. Raises InvalidArgument."""
         found = _RATE.match(text)
         if found is None:
             raise InvalidArgument(f"rate {text!r}: a number, a slash and a time, such as 100/s, 10/m or 5/30s")
@@ -68,14 +68,14 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # ── the bucket ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def free(self, full_at_ns: int, now_ms: int) -> int:
-        """How many may be taken now."""
+        """How many jobs may be taken now; 0 or less: none."""
         interval = self.interval_ns
         return (self.capacity * interval - max(0, full_at_ns - now_ms * _MS)) // interval
 
     def take(self, full_at_ns: int, now_ms: int, count: int) -> int:
-        """When the bucket is full again, once `count` more have been taken."""
+        """Take `count` jobs: returns the new `full_at_ns`."""
         return max(full_at_ns, now_ms * _MS) + count * self.interval_ns
 
     def free_at_ms(self, full_at_ns: int, count: int = 1) -> int:
-        """When so many may be taken (for ever later than `capacity` of them)."""
+        """When `count` jobs may be taken at once; `count` must not exceed `capacity`."""
         return -(-(full_at_ns - (self.capacity - count) * self.interval_ns) // _MS)

@@ -1,4 +1,4 @@
-"""What `check` found."""
+"""The report of `check`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is not as it must be."""
+    """One violated invariant."""
 
     #: index, due, lease, empty_lease, counters, conservation, journal, damaged, orphan or specification
     rule: str
@@ -14,7 +14,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     queue: str | None = None
     job_id: str | None = None
-    #: What `repair` did about it; None: nothing, or nothing could be done.
+    #: The repair that was made; None: none was made, or none is possible.
     repair: str | None = None
 
 
@@ -26,7 +26,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     leases: int
     queues: int
-    #: More was found than is listed.
+    #: There are more findings than the list holds.
     truncated: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""What users ask for, checked and in stored units: the only form in which a backend sees it."""
+"""Checked requests in stored units. Backends get requests only in this form."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tenure.model.retry import MAX_ATTEMPTS, whole_number
 
 
 class FlowPart(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What few jobs have: their place in a flow, checked.
+    """The checked fields of a `NewJob` that concern flows; most jobs have none.
 
-    The garbage collector does not look at it: a call may make 100,000 of them, and there is nothing in them to collect.
+    The garbage collector does not track it: one call may make 100,000 of them, and they cannot be part of a cycle.
     """
 
-    #: The queue it goes to; None: that of the call.
+    #: The job's queue; None: the queue whose `enqueue` was called.
     queue: str | None = None
     name: str | None = None
-    #: Its parents, each once: ids, and names of jobs of the same call.
+    #: The parents without repetition: ids, and names of jobs of the same call.
     after: tuple[bytes | str, ...] = ()
     on_parent_dead: OnParentDead = "cancel"
 
 
 class JobRequest(NamedTuple):
-    """A checked `NewJob`. `at_ms` is a moment of the calendar; the store turns it into its own time."""
+    """A checked `NewJob`. `at_ms` is calendar time; the store converts it to its own time."""
 
     payload: bytes
     delay_ms: int = 0
@@ -43,7 +43,7 @@ class JobRequest(NamedTuple):
     max_attempts: int | None = None
     ttl_ms: int | None = None
     headers: dict[str, str] | None = None
-    #: What a key that is held with another payload means: KeyConflict, or the job that holds it as a duplicate.
+    #: When a job with another payload holds the key: raise KeyConflict, or answer with that job as a duplicate.
     on_conflict: Literal["error", "keep"] = "error"
     flow: FlowPart | None = None
     group: str | None = None
@@ -62,9 +62,9 @@ _BYTES = {bytes}
 
 
 def job_request(job: object) -> JobRequest:
-    """Check a job as users give it: bytes, or a `NewJob`."""
+    """Check a job given as bytes or as a `NewJob`. Raises InvalidArgument, TooLarge."""
     if type(job) is bytes and len(job) <= MAX_PAYLOAD:
-        return _new(JobRequest, (job, *_PLAIN))  # the commonest job, made the quickest way
+        return _new(JobRequest, (job, *_PLAIN))  # the most frequent case, without a Python call
     if not isinstance(job, NewJob):
         if isinstance(job, (bytes, bytearray, memoryview)):
             return JobRequest(checked_bytes("payload", job))
@@ -96,7 +96,7 @@ def job_request(job: object) -> JobRequest:
 
 
 def flow_part(queue: str | None, name: str | None, after: object, on_parent_dead: str) -> FlowPart | None:
-    """The job's place in a flow, checked; None: it has none. Raises InvalidArgument."""
+    """Check the fields of a `NewJob` that concern flows; None: all have their defaults. Raises InvalidArgument."""
     if after in ((), []) and on_parent_dead == "cancel":
         if name is None and queue is None:
             return None
@@ -110,12 +110,12 @@ def flow_part(queue: str | None, name: str | None, after: object, on_parent_dead
         None if queue is None else checked("queue", queue),
         None if name is None else short_text("name", name, MAX_KEY_BYTES),
         tuple(dict.fromkeys(map(_parent, after))),
-        on_parent_dead,  # type: ignore[arg-type]  # one of the three, as of the line above
+        on_parent_dead,  # type: ignore[arg-type]  # checked above
     )
 
 
 def unknown_parent(job: bytes) -> InvalidArgument:
-    """The same answer for a job that never was, one that is gone, and one that the caller may not know of."""
+    """One error for a parent that never existed, is gone or belongs to another tenant: it must not tell them apart."""
     return InvalidArgument(f"parent {job.hex()} is not there: it was never enqueued by this tenant, or is gone")
 
 
@@ -131,12 +131,12 @@ def _parent(given: object) -> bytes | str:
     raise InvalidArgument(f"a parent is what enqueue returned, an id or a #name, not {type(given).__name__}")
 
 
-#: How many jobs one delivery may hand over to.
+#: The most jobs that one `ack(then=…)` may enqueue.
 MAX_THEN = 1_000
 
 
 def follow_ups(jobs: Iterable[object] | None) -> tuple[JobRequest, ...] | None:
-    """The jobs of `ack(then=…)`, checked; None: there are none. Raises InvalidArgument."""
+    """Check the jobs of `ack(then=…)`; None: there are none. Raises InvalidArgument, TooLarge."""
     if jobs is None:
         return None
     if isinstance(jobs, (bytes, NewJob, str)):
@@ -155,14 +155,14 @@ def checked_on_conflict(given: object) -> Literal["error", "keep"]:
 
 
 class RequestedJobs(NamedTuple):
-    """The jobs of one request, and the id under which the store remembers what came of it."""
+    """The jobs of one request, and the request id under which the store keeps its outcome."""
 
     id: bytes
     jobs: Sequence[JobRequest]
 
 
 class PlainRequests(Sequence[JobRequest]):
-    """Jobs that are nothing but their payloads, and known to be; a request is made of one only when it is asked for."""
+    """Checked jobs that have only a payload. A `JobRequest` is made only when one is read."""
 
     __slots__ = ("payloads",)
 
@@ -186,7 +186,7 @@ class PlainRequests(Sequence[JobRequest]):
 
 
 def job_requests(jobs: Iterable[object]) -> Sequence[JobRequest]:
-    """Check jobs as users give them. A batch of bytes, the commonest, is made without a step of Python for each."""
+    """Check jobs given as bytes or `NewJob`; a batch of bytes without Python code for each. Raises as `job_request`."""
     given: list[Any] = list(jobs)
     if set(map(type, given)) == _BYTES and max(map(len, given)) <= MAX_PAYLOAD:
         return PlainRequests(given)
@@ -198,12 +198,12 @@ def payloads_of(requests: Sequence[JobRequest]) -> list[bytes]:
 
 
 def all_plain(requests: Sequence[JobRequest]) -> bool:
-    """Whether there is nothing to them but their payloads."""
+    """Whether all jobs have only a payload."""
     return type(requests) is PlainRequests or all(request[1:] == _PLAIN for request in requests)
 
 
 class AlikeJobs(NamedTuple):
-    """Jobs of a call that are nothing but their payloads and what all of them have: a priority and, perhaps, a group."""
+    """Jobs of one call that have only a payload, a priority and perhaps a group, the last two the same for all."""
 
     priority: int
     group: str | None
@@ -262,24 +262,24 @@ def checked_headers(headers: object) -> dict[str, str]:
 
 
 def number(value: object) -> float:
-    """The number, or NaN, which no comparison accepts."""
+    """The value as a float; NaN, for which every comparison is false, if it is no number."""
     return float(value) if isinstance(value, (int, float)) else float("nan")
 
 
 class UpcomingRequest(NamedTuple):
-    """Which scheduled jobs: those that become ready after one moment of the calendar and before another."""
+    """A checked query of scheduled jobs that become ready between two points in calendar time."""
 
     before_ms: int
     after_ms: int
     limit: int
     cursor: str | None
-    #: None: of all.
+    #: None: all tenants (all queues).
     tenant: str | None
     queues: Collection[str] | None
 
 
 class StepImage(NamedTuple):
-    """A step or a signal of a job, as it stood in a store."""
+    """A step or a signal of a job to restore."""
 
     name: str
     kind: Literal["step", "signal"]
@@ -288,7 +288,7 @@ class StepImage(NamedTuple):
 
 
 class ParentImage(NamedTuple):
-    """A job that another one runs after. `ended`: it was done or gone, and the other waited for it no longer."""
+    """A parent of a job to restore. `ended`: it was done or gone, so the job no longer waited for it."""
 
     queue: str
     job: bytes
@@ -296,10 +296,10 @@ class ParentImage(NamedTuple):
 
 
 class JobImage(NamedTuple):
-    """A job as it stood in a store, to be put into another or back: everything but its leases and its events."""
+    """A job to restore into a store: all its fields except its lease and its events."""
 
     id: bytes
-    #: blocked, waiting, done or dead; what was leased waits.
+    #: blocked, waiting, done or dead. A leased job becomes waiting.
     state: str
     payload: bytes
     headers: dict[str, str]
@@ -317,21 +317,21 @@ class JobImage(NamedTuple):
     result: bytes | None
     progress: float | None
     progress_note: str | None
-    #: Its ttl (waiting) or retention (done); 0: none, or as the queue's policy says.
+    #: The end of its ttl (waiting) or retention (done); 0: none, or by the queue's policy.
     due_at_ms: int
     group: str | None = None
-    #: In the order in which they were stored.
+    #: In the order in which the steps were stored.
     steps: tuple[StepImage, ...] = ()
     #: In the order in which the job named them.
     parents: tuple[ParentImage, ...] = ()
-    #: Of a blocked job.
+    #: For a blocked job.
     on_parent_dead: OnParentDead = "cancel"
     #: The signal that a waiting job waits for.
     waits_for: str | None = None
 
 
 def job_image(job: object) -> JobImage:
-    """Check a job as `get` and `list` show it."""
+    """Check a `Job`, as `get` and `list` return it. Raises InvalidArgument, TooLarge."""
     if not isinstance(job, Job):
         raise InvalidArgument(f"what is restored is a Job, as get and list give it, not {type(job).__name__}")
     state = "waiting" if job.state in ("ready", "scheduled", "leased", "waiting") else job.state
@@ -365,7 +365,7 @@ def job_image(job: object) -> JobImage:
         job.result,
         job.progress,
         job.progress_note,
-        # A ttl counts until the first claim only.
+        # A ttl ends with the first claim.
         0 if state == "waiting" and (job.token or job.state == "leased") else job.due_at_ms or 0,
         None if job.group is None else checked("group", job.group),
     )
@@ -378,16 +378,16 @@ class ReplayRequest(NamedTuple):
     since_ms: int | None = None
     before_ms: int | None = None
     limit: int | None = None
-    #: Milliseconds between two replayed jobs' visible_at; 0: all at once.
+    #: Milliseconds between the visibility times of two replayed jobs; 0: all at once.
     spacing_ms: float = 0.0
     dry_run: bool = False
-    #: Of each of `ids`, the token it must still have.
+    #: For each of `ids`, the token that the job must still have.
     tokens: tuple[int, ...] | None = None
-    #: Milliseconds until the first of them is visible.
+    #: Milliseconds until the first replayed job is visible.
     delay_ms: int = 0
 
     def covers(self, reason: int, ended_at_ms: int) -> bool:
-        """Whether a dead job with this reason that ended then is asked for; ids, tokens and the error apart."""
+        """Whether the request's reason and times match a dead job. Ids, tokens and the error are not compared."""
         return (
             (self.reason is None or Reason(reason).name.lower() == self.reason)
             and (self.since_ms is None or ended_at_ms >= self.since_ms)

@@ -1,4 +1,4 @@
-"""When a failed job comes back, and the rest of a queue's policy: decided here, stored by the caller."""
+"""A queue's policy, and the decision when a failed job is retried. Callers store the decision."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def patient(cls) -> Backoff:
-        """1, 5, then 25 minutes: for work whose failures take people to mend."""
+        """1, 5, then 25 minutes: for failures that people have to fix."""
         return cls("exponential", 60.0, 5.0, 1500.0, "none")
 
     def checked(self) -> Backoff:
@@ -73,34 +73,33 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             seconds = seconds / 2 + seconds / 2 * roll
         elif self.jitter == "full":
             seconds *= roll
-        return min(math.ceil(round(seconds * 1000, 6)), MAX_MS)  # rounded first: 16.1 s are not 16,101 ms
+        return min(math.ceil(round(seconds * 1000, 6)), MAX_MS)  # rounded first: else 16.1 s give 16,101 ms
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a queue does when a job does not say otherwise. Times in seconds."""
+    """A queue's settings, and the defaults of its jobs. Times in seconds."""
 
     max_attempts: int = 5
     lease: float = 30.0
     backoff: Backoff = Backoff()
-    #: Also wait by the backoff when a lease expires; otherwise the job is ready at once.
+    #: Apply the backoff also when a lease expires; otherwise the job is ready at once.
     backoff_on_expiry: bool = False
-    #: How long done jobs stay (0: not at all), and those with a result.
+    #: How long done jobs are kept (0: not at all), and done jobs with a result.
     retention: float = 0.0
     result_retention: float = 86_400.0
-    #: How long an idempotency key is held at least.
+    #: The minimum time for which an idempotency key is held.
     dedup_window: float = 86_400.0
     #: Enqueues beyond this many waiting jobs are refused (None: no limit).
     max_waiting: int | None = None
-    #: Claims hand out no more than this many jobs at a time, and no more than so many a second, to all workers
-    #: together.
+    #: At most this many jobs are leased at a time, over all workers; and the rate at which jobs are claimed.
     max_leased: int | None = None
     rate: Rate | str | None = None
-    #: What each group of the queue may take, and what single groups may take instead, by their name.
+    #: The policy of each group, and exceptions by group name.
     group: GroupPolicy | None = None
     groups: dict[str, GroupPolicy] = {}
 
     def __post_init__(self) -> None:
-        # Durations may be given as timedelta; they are kept as seconds.
+        # A duration may be a timedelta; it is stored as seconds.
         for name in ("lease", "retention", "result_retention", "dedup_window"):
             value = getattr(self, name)
             if isinstance(value, timedelta):
@@ -140,12 +139,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 policy.checked()
 
     def of_group(self, name: str) -> GroupPolicy:
-        """What the group of that name may take."""
+        """The policy of the group of that name."""
         return self.groups.get(name) or self.group or UNLIMITED
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of a job whose delivery failed: back at a time, or dead (None)."""
+    """The decision on a job whose delivery failed: retry at a time, or dead (None)."""
 
     retry_at_ms: int | None
 
@@ -153,18 +152,19 @@ class Verdict(msgspec.Struct, frozen=True):
 def after_failure(
     policy: Policy, attempt: int, max_attempts: int, now_ms: int, delay_ms: int | None, roll: float
 ) -> Verdict:
-    """A delivery was nacked. The given delay wins over the policy's; the count of attempts wins over both."""
+    """Decide after a nack. `delay_ms` overrides the backoff; a job without attempts left is dead in any case."""
     if attempt >= max_attempts:
         return Verdict(None)
     return Verdict(now_ms + (policy.backoff.delay_ms(attempt, roll) if delay_ms is None else delay_ms))
 
 
 def after_expiry(policy: Policy, attempt: int, max_attempts: int, now_ms: int, roll: float) -> Verdict:
-    """A lease ran out: the delivery counts as failed, and the job is ready at once unless the policy backs off."""
+    """Decide after a lease expired. The delivery failed; without `backoff_on_expiry` the job is ready at once."""
     return after_failure(policy, attempt, max_attempts, now_ms, None if policy.backoff_on_expiry else 0, roll)
 
 
 def whole_number(name: str, value: object, low: int, high: int) -> int:
+    """Return the value if it is an integer from `low` to `high`. Raises InvalidArgument, which quotes `name`."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidArgument(f"{name}={value!r} must be a whole number from {low} to {high}")
     return value

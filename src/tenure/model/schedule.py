@@ -1,8 +1,7 @@
-"""Schedules: when a job is due again and again, by a cron expression in a time zone or by an interval.
+"""Schedules: jobs that are enqueued repeatedly, by a cron expression in a time zone or by an interval.
 
-Ticks are instants, so a local hour that occurs twice has two, and one that does not occur has none of its own: a task
-for 02:30 runs at 03:00 on the day that 02:30 is left out, and once on the day it comes twice (cronsim does it as
-Debian's cron).
+Ticks are instants. When clocks change, a task for 02:30 runs at 03:00 on the day without a 02:30, and once on the day
+with two (cronsim follows Debian's cron).
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from tenure.model.request import checked_bytes
 from tenure.model.retry import MAX_ATTEMPTS, whole_number
 
 Missed = Literal["skip", "catch_up"]
-#: A tick run within this time was not missed: a worker may have been slow, or just restarted.
+#: A tick that is handled within this time was not missed: the worker was slow, or was restarted.
 TOLERANCE_MS = 60_000
-#: Ticks caught up in one go; the next of them waits in the queue, already due.
+#: How many missed ticks one job of the schedule catches up; the next such job is due at once.
 BATCH = 500
-#: Schedules that a tenant may have, and the bytes of the payload of each.
+#: The most schedules of a tenant, and the most bytes of a schedule's payload.
 MAX_SCHEDULES = 1_000
 MAX_SCHEDULE_BYTES = 64 * 1024
 MAX_NAME_BYTES = 128
@@ -44,12 +43,12 @@ NICKNAMES = {
 
 
 class Ticks:
-    """The moments at which something is due, in milliseconds since 1970. Raises InvalidArgument for what is no schedule."""
+    """The ticks of a schedule, in milliseconds since 1970. Raises InvalidArgument if the schedule is not valid."""
 
     def __init__(
         self, cron: str | None, every_ms: int | None, tz: str = "UTC", missed: Missed = "skip", begin_ms: int = 0
     ) -> None:
-        """Ticks of an interval are counted from `begin_ms`."""
+        """Give `cron` or `every_ms`. The ticks of an interval start at `begin_ms`."""
         if (cron is None) == (every_ms is None):
             raise InvalidArgument("a schedule has a cron expression or an interval (every), one of the two")
         if missed not in get_args(Missed):
@@ -65,7 +64,7 @@ class Ticks:
         self._begin_ms = begin_ms
 
     def after(self, moment_ms: int) -> Iterator[int]:
-        """The ticks after a moment."""
+        """The ticks after a time, in order."""
         if self._every_ms is not None:
             count = max(0, moment_ms - self._begin_ms) // self._every_ms
             while True:
@@ -77,11 +76,11 @@ class Ticks:
             yield round(tick.timestamp() * 1000)
 
     def next(self, moment_ms: int) -> int | None:
-        """None: the expression names a day that never comes again."""
+        """The first tick after a time; None: the expression has no further date."""
         return next(self.after(moment_ms), None)
 
     def due(self, tick_ms: int, now_ms: int) -> tuple[list[int], int | None]:
-        """Which ticks, from this one up to now, are to be enqueued, and the one to wait for then."""
+        """The ticks from `tick_ms` to now that have to be enqueued, and the next tick after them."""
         if self.missed == "skip":
             oldest = now_ms - TOLERANCE_MS
             first = [tick_ms] if tick_ms >= oldest else []
@@ -91,7 +90,7 @@ class Ticks:
         return ticks, self.next(ticks[-1])
 
     def local(self, tick_ms: int) -> str:
-        """A tick as RFC 9557 has it: `2026-03-29T03:00:00+02:00[Europe/Berlin]`."""
+        """A tick in the format of RFC 9557: `2026-03-29T03:00:00+02:00[Europe/Berlin]`."""
         return f"{datetime.fromtimestamp(tick_ms / 1000, self.zone).isoformat()}[{self.tz}]"
 
     def _until(self, after_ms: int, now_ms: int, limit: int | None = None) -> list[int]:
@@ -115,13 +114,13 @@ def _checked_cron(cron: str) -> str:
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is enqueued at each tick, as it is stored. Made by `schedule`, which checks it."""
+    """A stored schedule: the job that is enqueued at each tick. `checked` validates it."""
 
     name: str
     tenant: str
     queue: str
     payload: bytes
-    #: One of the two. Ticks of an interval are counted from `created_at_ms`.
+    #: One of the two is set. The ticks of an interval start at `created_at_ms`.
     cron: str | None = None
     every_ms: int | None = None
     tz: str = "UTC"
@@ -130,7 +129,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     max_attempts: int | None = None
     created_at_ms: int = 0
-    #: When its last pause ended: ticks of before are not made up for.
+    #: When its last pause ended: earlier ticks are not caught up.
     resumed_at_ms: int = 0
 
     @property
@@ -138,18 +137,18 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return Ticks(self.cron, self.every_ms, self.tz, self.missed, self.created_at_ms)
 
     def next(self, moment_ms: int) -> int | None:
-        """The first tick after a moment of the calendar; None if there is none, or it is paused."""
+        """The first tick after a point in calendar time; None: there is none, or the schedule is paused."""
         return None if self.paused else self.ticks.next(moment_ms)
 
     @property
     def revision(self) -> str:
-        """Stands for what it enqueues and when: ticks of another revision are passed over."""
+        """A hash of what it enqueues and when. Ticks of another revision are skipped."""
         when = (self.cron, self.every_ms, self.tz, self.missed, self.created_at_ms, self.resumed_at_ms)
         parts = (self.queue, self.priority, self.max_attempts, *when)
         return blake2b(repr(parts).encode() + self.payload, digest_size=6).hexdigest()
 
     def checked(self) -> Schedule:
-        """The same, its cron expression written out. Raises InvalidArgument, TooLarge."""
+        """Return the schedule with nicknames such as @daily expanded. Raises InvalidArgument, TooLarge."""
         short_text("the name of a schedule", self.name, MAX_NAME_BYTES)
         if "/" in self.name:
             raise InvalidArgument("the name of a schedule has no /")
@@ -166,14 +165,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def interval_ms(every: Duration | None) -> int | None:
-    """An interval as users give it. Raises InvalidArgument."""
+    """An interval in milliseconds, at least one second. Raises InvalidArgument."""
     return None if every is None else duration_ms("every", every, minimum_ms=1_000)
 
 
 class ScheduleChange(msgspec.Struct, frozen=True):
-    """What is to happen to a schedule: one of these."""
+    """A change of one schedule: exactly one of put, pause and remove."""
 
-    #: Store it; `replace`: also if there is one of that name.
+    #: Store this schedule; with `replace`, overwrite one of the same name.
     put: Schedule | None = None
     replace: bool = False
     pause: bool | None = None
@@ -181,5 +180,5 @@ class ScheduleChange(msgspec.Struct, frozen=True):
 
 
 def name_taken(name: str) -> InvalidArgument:
-    """Why a schedule is not stored that is not to replace another."""
+    """The error when a schedule of that name exists and `replace` is not set."""
     return InvalidArgument(f"there is a schedule named {name!r}: remove it, or replace it")

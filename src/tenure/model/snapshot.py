@@ -1,4 +1,4 @@
-"""A named snapshot, as its holder knows it."""
+"""Values that describe named snapshots and slices of the journal."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import msgspec
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of a store that is kept for a while: `ttl_ms` after it was last used."""
+    """A snapshot of a store, kept for `ttl_ms` after its last use."""
 
     id: str
     name: str
-    #: The store's time at that moment: by it, waiting jobs are scheduled or ready.
+    #: The store's time of the snapshot, which decides whether a waiting job is scheduled or ready.
     taken_at_ms: int
     ttl_ms: int
-    #: By the calendar of the store's host.
+    #: In calendar time of the store's host.
     expires_at_ms: int
-    #: The folder it is in, for readers on the store's host; None if it is kept in the store's own process.
+    #: Its folder, for readers on the store's host; None if the store's own process holds it.
     where: str | None = None
 
 
 class JournalSlice(msgspec.Struct, frozen=True):
-    """Some rows of the journal as they are stored, the first of them `begin`; what is kept when they were read."""
+    """Stored rows of the journal, from commit `begin`, and the oldest and newest commit when they were read."""
 
     begin: int
     rows: list[bytes]
     oldest: int
     newest: int
-    #: The id of the store, which its copies share; empty if it has none.
+    #: The store's id, which its copies share; empty if it has none.
     store: str = ""

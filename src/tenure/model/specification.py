@@ -1,14 +1,14 @@
 """The specification as a transition relation: which event may follow which. `spec/` has the same actions in TLA+.
 
     journal ──▶ Trace.take(event) ──▶ None: the event is a step that the specification allows
-                     │                 str:  how it departs
-                     └─ what is known so far: each job's last event, each lease's end, which queues are paused
+                     │                 str:  why the specification does not allow it
+                     └─ state: each job's last event, each lease's end, which queues are paused
 
-`RULES` is the relation: one row an event type. A row says which lease the step needs, and what it does to the token, to
-the attempt and to the moment the job is visible. The states before and after are `lifecycle.TRANSITIONS`.
+`RULES` is the relation, one row for each event type. A row says which lease the step needs, and how it changes the
+token, the attempt and the visibility time. The states before and after are in `lifecycle.TRANSITIONS`.
 
-A journal may begin in the middle (it is kept for a week). A job or lease whose beginning was trimmed is taken as its first
-event tells it, and is checked from there on. Memory: one entry a job that is not gone, and one a lease that is open.
+A journal may have been trimmed (it is kept for a week). A job or lease whose first events were trimmed gets its state
+from the first event left, and is checked from there on. Memory: one entry for each stored job and each open lease.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tenure.model.tokens import TOKEN_COUNT
 
 
 class Rule(NamedTuple):
-    """What a step needs and does, beside the states that `TRANSITIONS` gives."""
+    """What a step requires and changes, apart from the states in `TRANSITIONS`."""
 
-    #: `new`: the step grants it. `live`: the job's own, before its end. `over`: the job's own, at its end or later.
-    #: `held`: the job's own, if it has one. `none`: the event names no lease.
+    #: `new`: the step grants a lease. `live`: it names the job's lease, before its end. `over`: the job's lease, at or
+    #: after its end. `held`: the job's lease, if it has one. `none`: the event names no lease.
     lease: str
-    #: `zero`, `same` as before, `next`: larger, and by one within an epoch; `any`.
+    #: `zero`; `same` as before; `next`: larger, by exactly one within an epoch; `any`.
     token: str
     #: `zero`, `same`, `next` (one more, within max_attempts), `back` (one less), `any`.
     attempt: str
-    #: When the job is visible. `later`: not before now. `back`: as before, or (a snooze) not before now. `due`: it was
-    #: visible already. `any`: not told.
+    #: The visibility time. `later`: not before now. `back`: as before, or (a snooze) not before now. `due`: the job was
+    #: visible. `any`: not checked.
     visible: str
     #: Attempts: `left`: fewer than max_attempts were made. `by reason`: none are left, or the reason is `failed`.
     attempts: str
@@ -79,7 +79,7 @@ _Queue = tuple[str, str]
 
 
 class Departure(NamedTuple):
-    """The first event that is no step of the specification, and why."""
+    """The first event that the specification does not allow, and why."""
 
     event: Event
     why: str
@@ -101,7 +101,7 @@ class _Job(NamedTuple):
 
 
 class _Lease(NamedTuple):
-    #: When it ends; None: that was told before the journal begins.
+    #: When it ends; None: the event that set it was trimmed.
     until_ms: int | None
     granted_ms: int
     #: How many jobs it holds.
@@ -109,10 +109,10 @@ class _Lease(NamedTuple):
 
 
 class Trace:
-    """A journal, event by event.
+    """Checks a journal event by event.
 
-    `dense`: it is one journal, whose events are numbered without a gap. `timed`: its writers take their turn, so that an
-    event's time is the moment of its decision; elsewhere it gets its time with its number, afterwards.
+    `dense`: one journal, whose events are numbered without a gap. `timed`: writers are serialized, so that an event's
+    time is the time of its decision; on other stores an event gets its time later, together with its number.
     """
 
     def __init__(self, *, dense: bool = True, timed: bool = True) -> None:
@@ -124,15 +124,15 @@ class Trace:
         self._number = 0
         self._time_ms = 0
         self._first: tuple[int, int] | None = None
-        #: Nothing was trimmed: what was not told did not happen.
+        #: The journal is complete: an event that is not in it did not happen.
         self._whole = False
 
     def take(self, event: Event) -> str | None:
-        """Go one step. Returns None, or how the event departs from the specification."""
+        """Check the next event. Returns None, or why the specification does not allow it."""
         change = _CHANGES.get(event.type)
         if change is None:
             return f"the specification knows no {event.type}"
-        why = self._in_line(event)
+        why = self._out_of_order(event)
         if why is None:
             if change in WITHOUT_JOB:
                 why = self._without_job(change, event)
@@ -142,9 +142,9 @@ class Trace:
                 why = self._with_job(change, event, (event.tenant, event.queue, event.job_id), _STATES[event.state])
         return why
 
-    # ── the journal as a line of events ──────────────────────────────────────────────────────────────────────────────
+    # ── the order of events ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _in_line(self, event: Event) -> str | None:
+    def _out_of_order(self, event: Event) -> str | None:
         if self._first is None:
             self._first = event.commit, event.index
             self._whole = self._dense and event.number == 1
@@ -156,7 +156,7 @@ class Trace:
         return None
 
     def _begins_here(self, event: Event) -> bool:
-        """Whether what led to this event was trimmed (True), or should have been told (False)."""
+        """Whether the job's earlier events were trimmed (True), or are missing from the journal (False)."""
         return event.previous is not None and (not self._dense or event.previous < (self._first or (0, 0)))
 
     # ── queues and leases ────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,7 +186,7 @@ class Trace:
         return None
 
     def _let_go(self, lease_id: str) -> None:
-        """One job fewer is held. A lease that holds none is over."""
+        """The lease holds one job fewer; a lease without jobs has ended."""
         lease = self._leases.get(lease_id)
         if lease is not None and lease.open > 1:
             self._leases[lease_id] = lease._replace(open=lease.open - 1)
@@ -244,7 +244,7 @@ class Trace:
         return None
 
     def _passed(self, moment_ms: int, event: Event) -> bool:
-        """Whether a moment had passed when the event was decided. Where it got its time afterwards, nobody can tell."""
+        """Whether `moment_ms` had passed when the event was decided. False if not `timed`: that time is unknown."""
         return self._timed and moment_ms <= event.time_ms
 
     def _wrong_grant(self, event: Event) -> str | None:
@@ -285,7 +285,7 @@ _NEW = _Job(State.GONE, 0, 0, 0, 0, None, None, (0, 0))
 
 
 def _wrong_numbers(rule: Rule, change: Change, before: _Job, event: Event) -> str | None:
-    """Whether token, attempt, max_attempts and priority are what the rule makes of those before."""
+    """Why token, attempt, max_attempts or priority violate the rule; None: they follow it."""
     fixed = before.priority, before.max_attempts
     if before is not _NEW and change is not Change.REPAIRED and fixed != (event.priority, event.max_attempts):
         return "it changes what was fixed when the job was enqueued"
@@ -311,7 +311,7 @@ def _token_fits(rule: str, before: int, now: int) -> bool:
 
 
 def _wrong_moment(rule: Rule, before: _Job, event: Event, *, timed: bool) -> str | None:
-    """Whether the job was visible, or will be, when the rule says."""
+    """Why the visibility time violates the rule; None: it follows it."""
     if rule.visible == "due" and before.visible_ms is not None and before.visible_ms > event.time_ms:
         return f"the job is not visible for another {before.visible_ms - event.time_ms} ms"
     if rule.visible == "later" and (event.at_ms is None or (timed and event.at_ms < event.time_ms)):
@@ -326,7 +326,7 @@ def _wrong_moment(rule: Rule, before: _Job, event: Event, *, timed: bool) -> str
 
 
 def departure(events: Iterable[Event], *, dense: bool = True) -> Departure | None:
-    """The first of these events that the specification does not allow; None: all are allowed."""
+    """The first event that the specification does not allow; None: it allows all."""
     trace = Trace(dense=dense)
     for event in events:
         why = trace.take(event)

@@ -1,4 +1,4 @@
-"""Steps of a job: values that its handler stored once, and signals that others gave it."""
+"""Steps of a job: values that its handler stored once, and signals that other callers sent to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.errors import TooLarge
 from tenure.model.names import MAX_KEY_BYTES, short_text
 from tenure.model.request import checked_bytes
 
-#: Of one job: how many steps and signals it has, how large each is and all of them together.
+#: Limits of one job: the number of its steps and signals, the bytes of each, and the bytes of all of them.
 MAX_STEPS = 1_000
 MAX_STEP_BYTES = 64 * 1024
 MAX_STEPS_BYTES = 1024 * 1024
@@ -19,17 +19,17 @@ StepKind = Literal["step", "signal"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that is stored under a job, by its name."""
+    """A named value stored under a job."""
 
     name: str
-    #: "step": stored by the holder of the job's lease. "signal": given by anybody.
+    #: "step": stored by the holder of the job's lease. "signal": sent by any caller.
     kind: StepKind
     value: bytes
     stored_at_ms: int
 
 
 def checked_step(kind: StepKind, name: object, value: object) -> tuple[str, bytes]:
-    """The name and value of a step or a signal. Raises InvalidArgument, TooLarge."""
+    """Return the checked name and value of a step or a signal. Raises InvalidArgument, TooLarge."""
     found = short_text(f"the name of a {kind}", name, MAX_KEY_BYTES)
     data = checked_bytes(kind, value)
     if len(data) > MAX_STEP_BYTES:
@@ -38,12 +38,12 @@ def checked_step(kind: StepKind, name: object, value: object) -> tuple[str, byte
 
 
 def checked_signal_name(name: object) -> str:
-    """Raises InvalidArgument."""
+    """Return the name if it is valid. Raises InvalidArgument."""
     return short_text("the name of a signal", name, MAX_KEY_BYTES)
 
 
-def too_many(count: int, size: int) -> TooLarge | None:
-    """Why a job may not have so many steps and signals of so many bytes together; None: it may."""
+def steps_limit_error(count: int, size: int) -> TooLarge | None:
+    """The error for a job with `count` steps and signals of `size` bytes in total; None: within the limits."""
     if count > MAX_STEPS:
         return TooLarge("the number of steps of a job", count, MAX_STEPS)
     if size > MAX_STEPS_BYTES:

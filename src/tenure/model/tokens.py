@@ -1,8 +1,8 @@
-"""Fencing tokens: one integer a job, larger with every delivery, never given twice.
+"""Fencing tokens: an integer for each delivery of a job, larger than all before it, never reused.
 
-The lower 32 bits count the job's deliveries. The upper ones are the store's epoch, which is raised, and on disk, before
-the process that opens the store claims anything. So a token is not given again even if a power cut took the claim that
-gave it: the store's next owner is of a later epoch.
+The lower 32 bits count the job's deliveries. The upper bits are the store's epoch. A process that opens the store
+raises the epoch and syncs it before its first claim. So no token is reused even if a power loss erased the claim that
+gave it: the next owner of the store has a later epoch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ TOKEN_COUNT = (1 << _COUNT_BITS) - 1
 
 
 def first_token(epoch: int) -> int:
-    """No token of this epoch is smaller."""
+    """The lower bound of this epoch's tokens."""
     return epoch << _COUNT_BITS
 
 
 def next_token(before: int, first: int) -> int:
-    """The token of a job's next delivery, after the token `before`, in the epoch that begins with `first`.
+    """The token of a job's next delivery, given its last token `before` and the epoch's lower bound `first`.
 
-    A job that came from a store of later epochs keeps its own: tokens only grow.
+    A job restored from a store with a later epoch keeps that epoch: tokens only grow.
     """
     return (before if before >= first else first | before & TOKEN_COUNT) + 1

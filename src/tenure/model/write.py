@@ -1,4 +1,4 @@
-"""A staged write: what was staged is recorded once (its manifest), then published chunk by chunk."""
+"""Staged writes: the store records a write's manifest once, then publishes its jobs chunk by chunk."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import msgspec
 
 from tenure.errors import InvalidArgument
 
-#: How many jobs one chunk holds at most: one transaction, and one row of the journal.
+#: The most jobs of one chunk, which is one transaction and one row of the journal.
 CHUNK = 1000
-#: How long a finished write is remembered, so that it is not published again.
+#: How long a finished write's row is kept, so that it is not published again.
 KEEP_MS = 86_400_000
-#: How long an unfinished one is, of which a part is published already.
+#: How long the row of an unfinished write is kept, of which a part is published.
 UNFINISHED_MS = 30 * KEEP_MS
-#: The longest that anybody may ask a write to be remembered: a manifest takes space all that time.
+#: The largest `keep` of a write: its manifest takes space for that time.
 MAX_KEEP_MS = 366 * KEEP_MS
 MAX_MANIFEST = 4 * 1024 * 1024
 
 
 def owner_of(write_id: str) -> str:
-    """The tenant that a write of a server's caller belongs to, by the prefix its id has there; "" for other ids."""
+    """The tenant of a write made through a server, which prefixes the id with it; "" for other ids."""
     return write_id.partition("/")[0] if "/" in write_id else ""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """A job of a chunk that is not added: its place in the chunk, and the job that holds its key with another payload."""
+    """A job of a chunk that is not added: its index, and the id of the job that holds its key with another payload."""
 
     index: int
     existing: str
 
 
 class WriteState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a write is.
+    """The progress of a write.
 
-    `manifest` is the first one recorded for this id, whoever brought it; `chunk` the next to publish.
+    `manifest` is the first one recorded for this id, by any caller; `chunk` is the next to publish.
     """
 
     id: str
@@ -49,9 +49,9 @@ class WriteState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The answer to one chunk. `fresh`: this call published it; else it had been before, and nothing was written.
+    """The answer to one chunk. `fresh`: this call published it; else an earlier call did, and nothing was written.
 
-    `refused` are the jobs left out of it, as they were recorded with the chunk by whichever call published it.
+    `refused` are the jobs left out, as the call that published the chunk recorded them.
     """
 
     fresh: bool
@@ -61,24 +61,24 @@ class Published(msgspec.Struct, frozen=True):
 
 
 NO_LOADS = "a bulk load needs a store that takes sorted files, an embedded RocksDB: write in chunks instead"
-#: How many jobs one bulk load takes: its events are one commit, held in memory.
+#: The most jobs of one bulk load: its events are one commit, held in memory.
 MAX_LOAD = 4_000_000
 
 
 class LoadTarget(msgspec.Struct, frozen=True):
-    """What makers of sorted files have to know of a queue: its number, its policy's attempts, and the store's time."""
+    """What a writer of sorted files needs of a queue: its number, its policy's attempts, and the store's time."""
 
     number: int
     max_attempts: int
     now_ms: int
-    #: How far the calendar is ahead of it.
+    #: Calendar time minus the store's time.
     drift_ms: int = 0
-    #: Whether the queue or its tenant has a limit, which a writer in chunks can wait for and a load is refused by.
+    #: Whether the queue or its tenant has a limit. A load beyond it is refused; a writer in chunks can wait instead.
     bounded: bool = False
 
 
 class LoadPart(msgspec.Struct, frozen=True):
-    """Sorted files in the store's staging folder: rows of one queue, and the spaces there is a file of."""
+    """Sorted files in the store's staging folder: rows of one queue, one file for each of `spaces`."""
 
     name: str
     queue: int
@@ -89,7 +89,7 @@ class LoadPart(msgspec.Struct, frozen=True):
 class LoadRequest(msgspec.Struct, frozen=True):
     """A bulk load. Its files are in the store's own staging folder, under the digest of its id.
 
-    With `chunk` it is that chunk of a write that was begun, which goes on; without, it is a whole write.
+    With `chunk` it is that chunk of a write that has begun, and more may follow; without, it is a whole write.
     """
 
     id: str
@@ -100,9 +100,9 @@ class LoadRequest(msgspec.Struct, frozen=True):
 
 
 def accepted_indexes(jobs: int, refused: Sequence[Refusal]) -> list[int]:
-    """The places of a chunk's jobs that are not refused.
+    """The indexes of a chunk's jobs that are not refused.
 
-    Raises InvalidArgument for a refusal of no job of the chunk.
+    Raises InvalidArgument if a refusal's index is outside the chunk.
     """
     if not refused:
         return list(range(jobs))
@@ -124,7 +124,7 @@ _PART = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}\Z")
 
 
 def piece_name(part: object, piece: int) -> str:
-    """What a piece of a staged part is called; it is part of a file's name, and of an address."""
+    """The name of a piece of a staged part, used in file names and URLs. Raises InvalidArgument."""
     if not isinstance(part, str) or not _PART.match(part) or ".." in part or not 0 <= piece < 1_000_000:
         raise InvalidArgument(f"part {part!r}, piece {piece}: 1 to 100 of a-z, 0-9, '.', '_' and '-', and a number")
     return f"{part}.{piece:06d}"

@@ -1,9 +1,9 @@
-"""The relay: takes rows from an outbox, makes jobs of them, deletes the rows.
+"""The relay: takes rows from an outbox, enqueues jobs for them, deletes the rows.
 
-Exactly once, wherever it is killed. A row is deleted after its job is stored, so a row whose relay was killed in between
-is sent again, and its key finds the first job. A queue remembers keys for its policy's `dedup_window` (a day). So a row
-that a relay began to send longer ago than that, and never finished, is not sent again: whether its job exists is no
-longer known, and the row is refused with that reason, for a person to decide.
+Each row is sent exactly once, wherever the relay is killed. A row is deleted after its job is stored, so a row whose
+relay was killed in between is sent again, and its key finds the first job. A queue remembers keys for its policy's
+`dedup_window` (a day). So a row that a relay began to send longer ago than that, and never finished, is not sent again:
+whether its job exists is unknown, and the row is refused with that reason, for a person to decide.
 
 Two relays on one outbox are safe, and no faster than one.
 """
@@ -36,21 +36,21 @@ from tenure.model.retry import Policy, whole_number
 from tenure.outbox.table import OutboxRow, OutboxTable
 from tenure.telemetry import Telemetry
 
-#: A batch is enqueued in less than this, also by a slow store: how much of its window a key must have left.
+#: Seconds that a key's window must still have: enqueueing a batch takes less, even on a slow store.
 _MARGIN_SECONDS = 60.0
-#: How long rows of a queue that is full wait, where the error does not say.
+#: Seconds before rows of a full queue are tried again, if the error does not say.
 _FULL_SECONDS = 5.0
 _LONGEST_PAUSE = 30.0
-#: Bytes of one transaction; a batch of larger rows is cut.
+#: Bytes of one transaction; a batch of larger rows is split.
 _BATCH_BYTES = 4 * 1024 * 1024
 
 _headers = msgspec.json.Decoder(dict[str, str])
-#: The store said no for now, and wrote nothing.
+#: Temporary refusals: the store wrote nothing.
 _FULL = (QueueFull, QuotaExceeded, RateLimited)
 
 
 class Sent(NamedTuple):
-    """What became of rows: enqueued, found to be enqueued already, refused for good, refused for now."""
+    """Counts of rows: enqueued, already enqueued before, refused for good, refused for now."""
 
     enqueued: int = 0
     duplicates: int = 0
@@ -62,7 +62,7 @@ class Sent(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """Rows that need not be looked at again."""
+        """Rows that are finished."""
         return self.enqueued + self.duplicates + self.refused
 
 
@@ -104,14 +104,17 @@ class Relay:
         return sent
 
     def drain(self) -> Sent:
-        """Send until nothing is left that can be sent now; returns what became of the rows."""
+        """Send until no row can be sent now; return the counts."""
         before = self.total
         while self.step().ended:
             pass
         return Sent(*(now - then for now, then in zip(self.total, before, strict=True)))
 
     def run(self, stop: threading.Event) -> None:
-        """Send rows as they come, until `stop`. What cannot be reached is tried again, after longer and longer pauses."""
+        """Send rows as they are committed, until `stop`.
+
+        Retries unreachable databases and stores, with growing pauses.
+        """
         pause = self._poll
         while not stop.is_set():
             try:
@@ -152,7 +155,9 @@ class Relay:
         return sent
 
     def _without_doubtful(self, name: QueueName, rows: Sequence[OutboxRow]) -> tuple[list[OutboxRow], Sent]:
-        """The rows that may be sent: those whose keys the queue still remembers, if a relay has sent them before."""
+        """Return the rows that may be sent: of those that were sent before, only those whose keys the queue still
+        remembers.
+        """
         if all(row.age is None for row in rows):
             return list(rows), Sent()
         window = self._dedup_seconds(name)
@@ -169,7 +174,7 @@ class Relay:
         for info in self._store.queues(name.tenant):
             if info.queue == name.queue and isinstance(info.policy, Policy):
                 return duration_ms("dedup_window", info.policy.dedup_window) / 1000
-        return float("inf")  # there is no such queue, so none of its jobs is remembered or was ever made
+        return float("inf")  # there is no such queue, so none of its jobs was ever made
 
     def _send_piece(self, name: QueueName, piece: Sequence[tuple[OutboxRow, NewJob]]) -> Sent:
         """Enqueue the rows in one transaction, then delete them."""
@@ -179,9 +184,9 @@ class Relay:
         try:
             added = queue.enqueue_many([job for _, job in piece])
         except KeyConflict as exc:
-            taken = dict(exc.conflicts)
-            refusals = [(piece[at][0], f"key {piece[at][1].key!r} belongs to job {job}, which has another payload") for at, job in taken.items()]  # fmt: skip
-            rest = [one for at, one in enumerate(piece) if at not in taken]
+            conflicts = dict(exc.conflicts)
+            refusals = [(piece[at][0], f"key {piece[at][1].key!r} belongs to job {job}, which has another payload") for at, job in conflicts.items()]  # fmt: skip
+            rest = [one for at, one in enumerate(piece) if at not in conflicts]
             return self._refuse(refusals).plus(self._send_piece(name, rest))
         except _FULL as exc:
             if len(piece) > 1 and not isinstance(exc, RateLimited):  # there may be room for some of them
@@ -192,7 +197,7 @@ class Relay:
                 )
             return self._hold_back(name, piece, exc)
         except (InvalidArgument, TooLarge) as exc:
-            if len(piece) > 1:  # each was checked: it is the batch that the store does not take
+            if len(piece) > 1:  # each job was checked: the batch as a whole is too large
                 half = len(piece) // 2
                 return self._send_piece(name, piece[:half]).plus(self._send_piece(name, piece[half:]))
             return self._refuse([(piece[0][0], str(exc))])
@@ -222,7 +227,7 @@ def _by_queue(rows: Sequence[OutboxRow]) -> dict[tuple[str, str], list[OutboxRow
 
 
 def _pieces(jobs: Sequence[tuple[OutboxRow, NewJob]]) -> list[list[tuple[OutboxRow, NewJob]]]:
-    """The jobs in pieces that fit one transaction."""
+    """Split the jobs into pieces that fit one transaction."""
     pieces: list[list[tuple[OutboxRow, NewJob]]] = []
     size = _BATCH_BYTES
     for row, job in jobs:
@@ -235,7 +240,7 @@ def _pieces(jobs: Sequence[tuple[OutboxRow, NewJob]]) -> list[list[tuple[OutboxR
 
 
 def _job_of(row: OutboxRow) -> NewJob:
-    """Raises InvalidArgument for what any program may have written into the table."""
+    """Convert a row to a job. Raises InvalidArgument for invalid values, which any program may have written."""
     try:
         headers = None if row.headers is None else _headers.decode(row.headers)
     except (msgspec.DecodeError, TypeError) as exc:

@@ -1,11 +1,11 @@
-"""The outbox's table, for SQLite and PostgreSQL: its columns, and how the two write the same thing.
+"""The outbox's table, for SQLite and PostgreSQL: its columns, and the two dialects.
 
 column          written by   meaning
 id              database     the order in which rows are sent; with several writers not the order of their commits
 tenant, queue   you          where the job goes
 payload         you          its content
-key             you          its idempotency key; a random one, if you give none
-on_conflict     you          "error" or "keep": what becomes of a key that a job with another payload holds
+key             you          its idempotency key; random by default
+on_conflict     you          "error" or "keep": if a job with another payload holds the key
 priority, max_attempts, ttl (seconds), headers (JSON), visible_at (Unix seconds), job_group      as for `enqueue`
 written_at      database     Unix seconds
 sending_since   relay        when the row was first taken to be sent; empty: never
@@ -23,7 +23,7 @@ from tenure.errors import InvalidArgument
 DEFAULT_TABLE = "tenure_outbox"
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 
-#: What a writer gives, in this order.
+#: The columns that a writer fills, in this order.
 WRITTEN = (
     "tenant", "queue", "payload", "key", "on_conflict", "priority", "max_attempts", "ttl", "headers", "visible_at",
     "job_group",
@@ -31,10 +31,10 @@ WRITTEN = (
 
 
 class Dialect(NamedTuple):
-    """What differs between the databases."""
+    """The differences between the databases."""
 
     name: str
-    #: The place of a value in a statement.
+    #: The placeholder of a value in a statement.
     mark: str
     #: The time as Unix seconds.
     now: str
@@ -42,10 +42,10 @@ class Dialect(NamedTuple):
     binary: str
     number: str
     random_key: str
-    #: The values of a JSON array as rows: of numbers, of texts.
+    #: The values of a JSON array as rows: numbers, and texts.
     numbers: str
     texts: str
-    #: Passes over rows that another transaction is changing.
+    #: Skips rows that another transaction is changing.
     skip_locked: str
 
 
@@ -76,7 +76,7 @@ POSTGRES = Dialect(
 
 
 def table_name(name: str) -> str:
-    """The name, if it can stand in a statement as it is: `tenure_outbox`, `app.outbox`. Raises InvalidArgument."""
+    """Check that a name can be used in a statement: `tenure_outbox`, `app.outbox`. Raises InvalidArgument."""
     if _TABLE.fullmatch(name) is None:
         raise InvalidArgument(f"table={name!r} is not the name of a table (letters, digits, _; SCHEMA.TABLE)")
     return name

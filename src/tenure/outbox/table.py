@@ -1,7 +1,7 @@
-"""The outbox's table, as the relay uses it. Each verb is one statement and its own transaction.
+"""The outbox's table, as the relay uses it. Each verb is one statement in its own transaction.
 
-A row's way: `take` marks it (`sending_since`) and gives it out; `remove` deletes it once its job is in the store, `unmark`
-says that the store refused it for now, `refuse` that no store would take it.
+`take` marks a row (`sending_since`) and returns it; `remove` deletes it once its job is in the store, `unmark` records
+that the store refused it for now, `refuse` that no store would accept it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol
 from tenure.model.names import QueueName
 from tenure.outbox.schema import Dialect, create_statement, table_name
 
-# ruff: noqa: S608  statements are put together from constants and a checked table name; values go beside them
+# ruff: noqa: S608  statements consist of constants and a checked table name; values are passed separately
 
 
 class OutboxRow(NamedTuple):
-    """A row that was taken. `age` is how many seconds ago a relay took it before; None: this is the first time."""
+    """A row to send. `age` is how many seconds ago a relay first took it; None if this is the first time."""
 
     id: int
     tenant: str
@@ -36,11 +36,13 @@ class OutboxRow(NamedTuple):
     age: float | None
 
 
-_TAKEN = "id, tenant, queue, payload, key, on_conflict, priority, max_attempts, ttl, headers, visible_at, job_group"
+_ROW_COLUMNS = (
+    "id, tenant, queue, payload, key, on_conflict, priority, max_attempts, ttl, headers, visible_at, job_group"
+)
 
 
 class Waiting(NamedTuple):
-    """How much there is to send. `oldest` is the age of the oldest row in seconds, None where there is none."""
+    """What there is to send. `oldest` is the age of the oldest row in seconds, None if there is none."""
 
     rows: int
     refused: int
@@ -48,7 +50,7 @@ class Waiting(NamedTuple):
 
 
 class RefusedRow(NamedTuple):
-    """A row that no store would take, and why."""
+    """A refused row, and why."""
 
     id: int
     tenant: str
@@ -58,14 +60,14 @@ class RefusedRow(NamedTuple):
 
 
 class Database(Protocol):
-    """One connection that commits every statement by itself, and connects again when it was lost."""
+    """One connection that commits every statement by itself, and reconnects when it was lost."""
 
     dialect: Dialect
-    #: For messages: the address without its password.
+    #: The address without its password, for messages.
     where: str
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> tuple[list[Any], int]:
-        """(the rows that came back, how many rows were changed). Raises Unavailable, or OpenError for a missing table."""
+        """Return (rows, number of changed rows). Raises Unavailable, or OpenError for a missing table."""
 
     def close(self) -> None: ...
 
@@ -82,25 +84,25 @@ class OutboxTable:
         self._database.execute(create_statement(self._database.dialect, self.name))
 
     def take(self, limit: int, held_back: Collection[QueueName] = ()) -> list[OutboxRow]:
-        """The first `limit` rows that can be sent, in order, without those of some queues."""
+        """Take the first `limit` rows that can be sent, in order, except those of `held_back` queues."""
         d = self._database.dialect
         held = json.dumps([f"{name.tenant}/{name.queue}" for name in held_back])
         some = f"SELECT id FROM {self.name} WHERE error IS NULL AND tenant || '/' || queue NOT IN {d.texts} ORDER BY id"
-        # Looked at first: a statement that may write takes SQLite's only writer's lock, also where it finds nothing.
+        # Look first: a statement that may write takes SQLite's only write lock, even if it finds nothing.
         if not self._database.execute(f"{some} LIMIT 1", (held,))[0]:
             return []
         batch = uuid.uuid4().hex
         rows, _ = self._database.execute(
             f"UPDATE {self.name} SET sending_since = coalesce(sending_since, {d.now}), "
             f"sending_batch = coalesce(sending_batch, {d.mark}) WHERE id IN ({some} LIMIT {d.mark}{d.skip_locked}) "
-            f"RETURNING {_TAKEN}, {d.now} - sending_since, sending_batch",
+            f"RETURNING {_ROW_COLUMNS}, {d.now} - sending_since, sending_batch",
             (batch, held, limit),
         )
-        taken = [
+        outbox_rows = [
             OutboxRow._make((*row[:3], _bytes(row[3]), *row[4:-2], None if row[-1] == batch else row[-2]))
             for row in rows
         ]
-        return sorted(taken, key=attrgetter("id"))
+        return sorted(outbox_rows, key=attrgetter("id"))
 
     def remove(self, ids: Collection[int]) -> None:
         self._database.execute(
@@ -108,7 +110,7 @@ class OutboxTable:
         )
 
     def unmark(self, ids: Collection[int]) -> None:
-        """These were not sent, for certain: forget when they were first taken."""
+        """Clear the marks of rows that were certainly not sent."""
         self._database.execute(
             f"UPDATE {self.name} SET sending_since = NULL, sending_batch = NULL WHERE id IN {self._database.dialect.numbers}",
             (json.dumps(list(ids)),),
@@ -121,7 +123,7 @@ class OutboxTable:
         )
 
     def retry(self, ids: Collection[int] | None = None) -> int:
-        """Have refused rows sent again: these, or all. Returns how many."""
+        """Send refused rows again: these, or all. Returns how many."""
         statement = (
             f"UPDATE {self.name} SET error = NULL, sending_since = NULL, sending_batch = NULL WHERE error IS NOT NULL"
         )
@@ -139,7 +141,7 @@ class OutboxTable:
         return Waiting(rows, refused, oldest)
 
     def refused(self, limit: int = 100) -> list[RefusedRow]:
-        """The first rows that no store would take."""
+        """Return the first refused rows."""
         rows, _ = self._database.execute(
             f"SELECT id, tenant, queue, key, error FROM {self.name} WHERE error IS NOT NULL ORDER BY id "
             f"LIMIT {self._database.dialect.mark}",
@@ -152,5 +154,8 @@ class OutboxTable:
 
 
 def _bytes(payload: bytes | memoryview | str) -> bytes:
-    """SQLite gives back what was written, whatever the column's type: a text is its UTF-8."""
+    """Return the payload as bytes.
+
+    SQLite returns what was written, whatever the column's type: text is encoded as UTF-8.
+    """
     return payload.encode() if isinstance(payload, str) else bytes(payload)

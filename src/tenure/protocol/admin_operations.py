@@ -57,11 +57,11 @@ def schedules(call: Call) -> m.ScheduleList:
 
 
 def add_schedule(call: Call) -> m.Done:
-    """Raises Forbidden or NotFound where the caller may not name the queue."""
+    """Store a schedule. Raises Forbidden or NotFound if the caller may not name its queue."""
     call.identity.queue(call.request.queue, call.tenant)
     name, tenant = call.path["schedule"], _own_tenant(call)
     if call.request.replace:
-        _seen_schedule(call, name, missing_is_fine=True)
+        _visible_schedule(call, name, missing_is_fine=True)
     schedule = call.request.checked(name, tenant)
     call.backend.change_schedule(tenant, name, ScheduleChange(put=schedule, replace=call.request.replace))
     return m.Done()
@@ -80,14 +80,14 @@ def remove_schedule(call: Call) -> m.Done:
 
 
 def run_schedule(call: Call) -> Enqueued:
-    schedule = _seen_schedule(call, call.path["schedule"])
+    schedule = _visible_schedule(call, call.path["schedule"])
     assert schedule is not None
     return run_now(call.backend, schedule)
 
 
 def _change_schedule(call: Call, change: ScheduleChange) -> m.Done:
     name = call.path["schedule"]
-    _seen_schedule(call, name)
+    _visible_schedule(call, name)
     if not call.backend.change_schedule(_own_tenant(call), name, change):
         raise NotFound("there is no such schedule")
     return m.Done()
@@ -97,8 +97,8 @@ def _own_tenant(call: Call) -> str:
     return DEFAULT_TENANT if call.tenant is None else call.tenant
 
 
-def _seen_schedule(call: Call, name: str, *, missing_is_fine: bool = False) -> Schedule | None:
-    """The schedule of that name. Raises NotFound if there is none, or its queue is not the caller's to see."""
+def _visible_schedule(call: Call, name: str, *, missing_is_fine: bool = False) -> Schedule | None:
+    """Return the schedule of that name. Raises NotFound if there is none, or the caller may not see its queue."""
     tenant = _own_tenant(call)
     found = next((each for each in call.backend.schedules(tenant) if each.name == name), None)
     if (found is None and not missing_is_fine) or (found is not None and not call.sees(tenant, found.queue)):
@@ -118,7 +118,7 @@ def delete_queue(call: Call) -> m.Done:
 
 def replace_queues(call: Call) -> m.Done:
     if call.identity.queues is not None:
-        raise Forbidden("a token for some queues only does not replace the tenant's whole set")
+        raise Forbidden("a token limited to some queues may not replace all of the tenant's queues")
     named = {checked("queue", queue): policy.checked() for queue, policy in call.request.items()}
     call.backend.replace_queues(DEFAULT_TENANT if call.tenant is None else call.tenant, named)
     return m.Done()
@@ -202,7 +202,9 @@ def finish_write(call: Call) -> WriteState:
     forget = call.request.forget
     return _without_prefix(
         call,
-        call.backend.finish_write(_write_id(call), None if forget is None else _own(call, checked_write_id(forget))),
+        call.backend.finish_write(
+            _write_id(call), None if forget is None else _scoped_id(call, checked_write_id(forget))
+        ),
     )
 
 
@@ -245,11 +247,11 @@ def load(call: Call) -> WriteState:
 
 
 def _write_id(call: Call) -> str:
-    return _own(call, checked_write_id(write_name(call.path["write"])))
+    return _scoped_id(call, checked_write_id(write_name(call.path["write"])))
 
 
-def _own(call: Call, write_id: str) -> str:
-    """Prefixed: no tenant, and no token for some queues only, can name the writes of another."""
+def _scoped_id(call: Call, write_id: str) -> str:
+    """Return the id prefixed by its owner, so that no tenant, and no token for some queues, can name others."""
     return _prefix(call) + write_id
 
 
@@ -294,14 +296,14 @@ def read_table(call: Call) -> m.Stream:
 
 
 def _read(call: Call) -> bytes:
-    """Read by a process beside this one, from the snapshot's folder."""
+    """Read the table in a separate process, from the snapshot's folder."""
     info = call.backend.renew_snapshot(call.path["snapshot"])
     if info.where is None:
         raise InvalidArgument("the snapshots of this store are not in a folder, and cannot be read as tables")
-    # By its fields: to_builtins leaves out what has its default value, which the reader does not know.
+    # Not `to_builtins`, which omits default values: the reader does not know the defaults.
     fields = {name: getattr(call.request, name) for name in call.request.__struct_fields__}
-    asked = {name: value for name, value in fields.items() if value is not None}
-    return READERS.ask({"folder": info.where, "table": call.path["table"], **asked})
+    selection = {name: value for name, value in fields.items() if value is not None}
+    return READERS.ask({"folder": info.where, "table": call.path["table"], **selection})
 
 
 def journal_slice(call: Call) -> JournalSlice:
@@ -312,7 +314,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def write_word(write_id: str) -> str:
-    """A write's id as one word of a path: itself, or `~` and base64 where it has other signs."""
+    """Return a write's id as one segment of a path: unchanged, or `~` and base64 if it has other characters."""
     if _PLAIN.fullmatch(write_id):
         return write_id
     return "~" + base64.urlsafe_b64encode(write_id.encode()).decode().rstrip("=")
@@ -324,4 +326,4 @@ def write_name(word: str) -> str:
     try:
         return base64.urlsafe_b64decode(word[1:] + "=" * (-(len(word) - 1) % 4)).decode()
     except ValueError:
-        raise InvalidArgument(f"{word!r} stands for no write's id") from None
+        raise InvalidArgument(f"{word!r} is not the id of a write") from None

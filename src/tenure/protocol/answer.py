@@ -1,18 +1,18 @@
-"""The one path from a request to its reply. Every server takes it; each brings only its own input and output.
+"""The path from a request to its reply, shared by all servers; each server supplies its own input and output.
 
     identify ─▶ find the operation ─▶ check scope and tenant ─▶ read the body ─▶ decode it ─▶ carry it out ─▶ encode
 
-An `Exchange` is one request on that path. Its three coroutines are what differs between servers: who is the caller,
-where the body comes from, and in which thread the operation runs. A server without an event loop blocks in them
-and never suspends (`run_now`).
+An `Exchange` is one request on that path. Its three coroutines differ between servers: how the caller is identified,
+where the body comes from, and in which thread the operation runs. A server without an event loop blocks in them and
+never suspends (`run_now`).
 
     Exchange
-    ├─ InlineExchange             the whole request is at hand: answered at once, or not here
-    ├─ owner.connection           a thread a connection
-    ├─ server.asgi                an event loop, with threads for verbs that take long
-    └─ server.capnp.interfaces    the same, for calls of the RPC
+    ├─ InlineExchange             the whole request is in memory: answered at once, or handed to another exchange
+    ├─ owner.connection           one thread for each connection
+    ├─ server.asgi                an event loop, with threads for long verbs
+    └─ server.capnp.interfaces    the same, for RPC calls
 
-The scope is checked before the body is read: a caller without it cannot make a server hold one.
+The scope is checked before the body is read, so that an unauthorized caller cannot make a server buffer a body.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tenure import telemetry
 from tenure.errors import TenureError
 from tenure.model.job import Job
 from tenure.protocol import messages as m
-from tenure.protocol.audit import log_act
+from tenure.protocol.audit import log_administration
 from tenure.protocol.calls import Operation
 from tenure.protocol.dispatcher import REQUEST_ID, DecodedRequest, Dispatcher, Reply, RequestHead
 from tenure.protocol.identity import Identity
@@ -32,43 +32,46 @@ from tenure.protocol.routes import ROUTES
 
 T = TypeVar("T")
 
-#: A body of no more than this is decoded, and a payload encoded, on an event loop.
+#: Bodies up to this size are decoded, and payloads up to this size encoded, in the event loop's thread.
 SMALL_BYTES = 16 * 1024
-#: And so is a claim of no more jobs than this.
-_FEW = 16
+#: Claims of up to this many jobs are encoded there, too.
+_FEW_JOBS = 16
 
-#: The operations whose heads are worth caching (`head_cache`), and whose paths name nothing but a queue.
+#: The operations whose heads are worth caching (`head_cache`); their paths name only a queue.
 CACHED = frozenset({"enqueue", "claim", "settle"})
 
 
 class Abandoned(Exception):
-    """Raised by an exchange to leave the path without a reply: the caller is gone, or it was answered already."""
+    """Raised by an exchange to end without a reply: the caller has disconnected, or was answered already."""
 
 
 class NotInline(Abandoned):
-    """Raised by an `InlineExchange`: this request takes a thread or a wait. Nothing was carried out."""
+    """Raised by an `InlineExchange`: this request needs a thread or a wait. Nothing was carried out."""
 
 
 class Exchange:
-    """One request, and what becomes known of it on its way to the reply. What is known before need not be asked for."""
+    """One request, and what is learned about it on its way to the reply.
+
+    Attributes already set are not computed again.
+    """
 
     #: The caller.
     identity: Identity | None = None
     #: The whole body, decompressed.
     content: bytes | None = None
     operation: Operation | None = None
-    #: What the path names, by the operation's words for it; None: the head was checked before.
+    #: The named segments of the path; None if the head was checked before.
     words: dict[str, str] | None = None
     head: RequestHead | None = None
     request: DecodedRequest | None = None
-    #: The code of the error that was replied; None: there was none.
+    #: The error code of the reply; None if there was no error.
     error: str | None = None
-    #: Runs a function in a thread, for a server with an event loop: large bodies are decoded there, and large answers
-    #: encoded. None: it is done where the request is.
+    #: Runs a function in a thread, for servers with an event loop: large bodies are decoded there, and large answers
+    #: encoded. None: the request's own thread does it.
     in_thread: Callable[..., Awaitable[Any]] | None = None
 
     def __init__(self, method: str, path: str, query: dict[str, str], headers: Mapping[str, str]) -> None:
-        """`headers` by their names in lower case."""
+        """`headers` have lower-case names."""
         self.method = method
         self.path = path
         self.query = query
@@ -76,26 +79,26 @@ class Exchange:
         self.request_id: str | None = headers.get(REQUEST_ID)
 
     def find(self) -> tuple[Operation, dict[str, str]]:
-        """The operation, and what its path names. Raises NotFound, WrongMethod."""
+        """Return the operation and the named segments of its path. Raises NotFound, WrongMethod."""
         return ROUTES.find(self.method, self.path)
 
     async def identify(self) -> Identity:
-        """The caller, whose request counts against its quota. Raises Unauthenticated, RateLimited."""
+        """Return the caller, counting the request against its quota. Raises Unauthenticated, RateLimited."""
         raise NotImplementedError
 
     async def body(self) -> bytes:
-        """The whole body, decompressed. Raises TooLarge, InvalidArgument, Abandoned."""
+        """Return the whole body, decompressed. Raises TooLarge, InvalidArgument, Abandoned."""
         raise NotImplementedError
 
     async def carry_out(self, request: DecodedRequest) -> object:
-        """Run the operation, or wait for its answer. Raises what the operation raises, Abandoned."""
+        """Run the operation, or wait for its answer. Raises what the operation raises, and Abandoned."""
         raise NotImplementedError
 
 
 async def carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
-    """The answer to a request, not encoded. Raises TenureError, Abandoned.
+    """Carry a request out and return its answer, not encoded. Raises TenureError, Abandoned.
 
-    Acts of administration are logged (`audit`).
+    Administrative operations are logged (`audit`).
     """
     outcome = "failed"
     try:
@@ -123,11 +126,11 @@ async def carried_out(dispatcher: Dispatcher, exchange: Exchange) -> object:
         raise
     finally:
         if exchange.operation is not None and exchange.operation.audited and not dispatcher.local:
-            log_act(exchange, outcome)
+            log_administration(exchange, outcome)
 
 
 async def answer(dispatcher: Dispatcher, exchange: Exchange) -> Reply:
-    """The reply to a request, which is an encoded problem if it was refused or failed. Raises Abandoned."""
+    """Return the reply to a request; an error becomes an encoded problem. Raises Abandoned."""
     try:
         result = await carried_out(dispatcher, exchange)
         request = exchange.request
@@ -141,30 +144,30 @@ async def answer(dispatcher: Dispatcher, exchange: Exchange) -> Reply:
     except TenureError as exc:
         exchange.error = exc.code
         return dispatcher.refusal(dispatcher.for_callers(exc), exchange.headers)
-    except Exception as exc:  # noqa: BLE001 - the caller gets an error that names no detail, the log gets all of it
-        failure = failed(exc, exchange)
+    except Exception as exc:  # noqa: BLE001 - the caller gets an error without details, the log gets all of them
+        failure = internal_error(exc, exchange)
         exchange.error = failure.code
         return dispatcher.refusal(failure, exchange.headers)
 
 
 def quick_to_encode(request: DecodedRequest, result: object) -> bool:
-    """Whether encoding the reply takes less than a change of threads."""
+    """Whether encoding the reply takes less than switching threads."""
     if not request.operation.small:
         return False
     if isinstance(result, m.ClaimReply):
-        return len(result.jobs) <= _FEW and all(len(job.payload) <= SMALL_BYTES for job in result.jobs)
+        return len(result.jobs) <= _FEW_JOBS and all(len(job.payload) <= SMALL_BYTES for job in result.jobs)
     return not isinstance(result, Job) or len(result.payload) + len(result.result or b"") <= SMALL_BYTES
 
 
-def failed(exc: Exception, exchange: Exchange) -> TenureError:
-    """Log an error that is a bug of ours; returns what the caller is told."""
+def internal_error(exc: Exception, exchange: Exchange) -> TenureError:
+    """Log an unexpected error and return the error for the caller."""
     route = None if exchange.operation is None else exchange.operation.name
     telemetry.warn("request_failed", exc, route=route, request_id=exchange.request_id)
     return TenureError(f"the server failed: {type(exc).__name__}")
 
 
 def run_now(path: Coroutine[object, object, T]) -> T:
-    """Run the path of an exchange that blocks instead of suspending, in this thread."""
+    """Run, in this thread, the path of an exchange that blocks instead of suspending."""
     try:
         path.send(None)
     except StopIteration as done:
@@ -175,9 +178,9 @@ def run_now(path: Coroutine[object, object, T]) -> T:
 
 
 class InlineExchange(Exchange):
-    """A request that is at hand whole, answered by the thread that read it: small verbs, which do not wait.
+    """A request that is completely in memory, answered by the thread that read it: small verbs that do not wait.
 
-    For servers whose backend waits for nothing (`Backend.waits_on`): a change of threads takes longer than the verb.
+    For servers whose backend waits for nothing (`Backend.waits_on`): switching threads takes longer than the verb.
     """
 
     def __init__(
@@ -191,7 +194,7 @@ class InlineExchange(Exchange):
         identity: Identity | None = None,
         identify: Callable[[Mapping[str, str]], Identity | None] | None = None,
     ) -> None:
-        """`identity` or `identify` tells the caller. `identify` returns None where that takes a thread."""
+        """Takes the caller's `identity`, or `identify`, which returns None if identification needs a thread."""
         super().__init__(method, path, {}, headers)
         self._dispatcher = dispatcher
         self._identify = identify
@@ -200,7 +203,7 @@ class InlineExchange(Exchange):
         self._path: Coroutine[None, object, Reply]
 
     def use_head(self, head: RequestHead, request_id: str) -> None:
-        """The head was checked before (`head_cache`): neither route nor scope is looked up."""
+        """Use a head that was checked before (`head_cache`): skips the lookup of route and scope."""
         self.operation, self.head, self.request_id = head.operation, head, request_id
 
     def find(self) -> tuple[Operation, dict[str, str]]:
@@ -221,14 +224,14 @@ class InlineExchange(Exchange):
         return await _Suspended()
 
     def cacheable_head(self, reply: Reply) -> RequestHead | None:
-        """The head with its queue, for `head_cache`; None if it was refused, or is not worth caching."""
+        """Return the head with its queue, for `head_cache`; None if it was refused, or is not worth caching."""
         head, request = self.head, self.request
         if head is None or request is None or reply.status != 200 or head.operation.name not in CACHED:
             return None
         return head._replace(queue=request.call.name)
 
     def answer(self) -> Reply | None:
-        """None: it takes a thread or a wait; nothing was carried out."""
+        """Return the reply, or None if it needs a thread or a wait; then nothing was carried out."""
         try:
             reply = self.begin()
             if reply is not None:
@@ -236,16 +239,16 @@ class InlineExchange(Exchange):
             assert self.request is not None
             try:
                 result = self._dispatcher.run(self.request)
-            except Exception as exc:  # noqa: BLE001 - the path says what its caller is told
+            except Exception as exc:  # noqa: BLE001 - `failed` logs it and makes the reply
                 result = exc
             return self.finish(result)
         except NotInline:
             return None
 
     def begin(self) -> Reply | None:
-        """Take the path to where the request is carried out, by somebody else: `request` is known then, and `finish` goes on.
+        """Run the path up to the operation, which the caller carries out: sets `request`; `finish` continues.
 
-        Returns the reply if it ends before. Raises NotInline.
+        Returns the reply if the path ends before that. Raises NotInline.
         """
         self._path = answer(self._dispatcher, self)
         try:
@@ -256,7 +259,7 @@ class InlineExchange(Exchange):
         return None
 
     def finish(self, result: object) -> Reply:
-        """The reply to a request that was begun, now that it was carried out: its answer, or the exception it raised."""
+        """Return the reply to a begun request; `result` is the operation's answer, or the exception that it raised."""
         try:
             if isinstance(result, Exception):
                 self._path.throw(result)
@@ -269,7 +272,7 @@ class InlineExchange(Exchange):
 
 
 class _Suspended:
-    """What an `InlineExchange` waits for: `finish` gives it."""
+    """The point where an `InlineExchange` suspends; `finish` resumes it with the result."""
 
     def __await__(self) -> Generator[None, object, object]:
         return (yield)

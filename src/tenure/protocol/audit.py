@@ -1,11 +1,11 @@
-"""The audit log: a line for every act of administration that came through a server, whether it was allowed or not.
+"""The audit log: a line for every administrative request to a server, whether it was allowed or not.
 
     {"event": "audit", "action": "set_quota", "subject": "ada", "tenant": null, "target": {"tenant": "acme"},
      "outcome": "ok", "request_id": "…"}
 
-Callers of the owner's socket are the owner's own processes, and not in it. `outcome` is `ok`, or the error's code.
-Lines go to the logger `tenure.audit` at INFO, which is on whatever the level of the other lines is; give it a handler
-of its own to keep them apart.
+Requests through the owner's socket are not logged: they come from the owner's own user. `outcome` is `ok` or the
+error's code. Lines go to the logger `tenure.audit` at INFO, independent of the level of other lines; attach a handler
+to keep them in a separate file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tenure.telemetry import audit
 if TYPE_CHECKING:
     from tenure.protocol.answer import Exchange
 
-#: Words of a path are names; a caller's longer text is cut.
+#: Path segments are names; longer text of a caller is cut.
 _WORD = 128
 
 
-def log_act(exchange: Exchange, outcome: str) -> None:
+def log_administration(exchange: Exchange, outcome: str) -> None:
     identity, operation, head = exchange.identity, exchange.operation, exchange.head
     assert operation is not None
     audit(

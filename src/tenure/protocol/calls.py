@@ -1,4 +1,4 @@
-"""A request as the operations see it, and what an operation is."""
+"""`Call`: a request as the operations see it; `Operation`: a row of the table of operations."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tenure.protocol.in_flight import RequestsInFlight
 
 
 class Call(Struct, frozen=True):
-    """One request, as far as an operation needs to know it."""
+    """The parts of a request that an operation needs."""
 
     backend: Backend
     identity: Identity
-    #: Whose it is; None: an operator's that names no tenant. That is all of them, or `default` for a queue's routes.
+    #: The tenant. None: an operator named none, which means all tenants, or `default` in a queue's routes.
     tenant: str | None
-    #: What the path names.
+    #: The named segments of the path.
     path: dict[str, str]
     request: Any
-    #: All requests of this server that wait.
+    #: All waiting requests of this server.
     in_flight: RequestsInFlight
-    #: The queue that the path names, where it was checked before.
-    known: QueueName | None = None
+    #: The queue that the path names, if it was checked before.
+    checked_queue: QueueName | None = None
 
     @property
     def name(self) -> QueueName:
-        return self.known or self.identity.queue(self.path["queue"], self.tenant)
+        return self.checked_queue or self.identity.queue(self.path["queue"], self.tenant)
 
     @property
     def job(self) -> bytes:
@@ -46,9 +46,9 @@ class Call(Struct, frozen=True):
 
 
 class Waiting(NamedTuple):
-    """What a request waits for: `look` when one of the topics is notified; `None` means not yet.
+    """What a request waits for. `look` is called when a topic is notified; it returns None to wait on.
 
-    `end` is the answer when time is up.
+    `end` returns the answer when the time is up.
     """
 
     topics: Sequence[Topic]
@@ -57,8 +57,8 @@ class Waiting(NamedTuple):
     end: Callable[[int], object]
 
 
-#: Done by servers and bulk readers themselves, for every request or page.
-_NOT_ACTS = frozenset({"draw", "renew_snapshot", "sweep"})
+#: Servers and bulk readers send these themselves, for every request or page.
+_UNAUDITED = frozenset({"draw", "renew_snapshot", "sweep"})
 
 
 class Operation(NamedTuple):
@@ -70,12 +70,12 @@ class Operation(NamedTuple):
     answers: Any
     run: Callable[[Call], object]
     summary: str
-    #: The backend's verb that it carries out, and that verb's traits (`contract.verbs`).
+    #: The backend's verb that it calls, and that verb's traits (`contract.verbs`).
     verb: str
     remembered: bool
     small: bool
     waits: Callable[[Call], Waiting | None] | None = None
-    #: Only through the owner's socket, whose callers share its files.
+    #: Accepted only through the owner's socket, whose callers share the store's files.
     local: bool = False
 
     @property
@@ -85,4 +85,4 @@ class Operation(NamedTuple):
     @property
     def audited(self) -> bool:
         """Whether its requests go to the audit log: it changes more than jobs."""
-        return self.scope in ("admin", "operator") and self.method != "GET" and self.name not in _NOT_ACTS
+        return self.scope in ("admin", "operator") and self.method != "GET" and self.name not in _UNAUDITED

@@ -1,4 +1,4 @@
-"""How many connections the listeners of a process may hold, so that its store can still open files."""
+"""The limit on a process's open connections, so that its store can still open files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import resource
 
 
 def connection_limit(wanted: int = 0, share: float = 1.0) -> int:
-    """How many connections a listener may hold: its share of the process's handles, less a quarter for the store.
+    """Return how many connections a listener may hold: its share of the file descriptors, less a quarter for the store.
 
-    `wanted` is the setting, 0 for the most there can be; it is lowered where the process has too few handles for it.
+    `wanted` is the setting, 0 for the maximum; it is lowered if the process has too few file descriptors.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

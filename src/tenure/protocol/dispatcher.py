@@ -1,15 +1,15 @@
-"""The steps from a request to its reply, for every server; `answer` puts them in order.
+"""The steps from a request to its reply, for every server; `answer` runs them in order.
 
     head ─▶ request ─▶ run, or wait ─▶ reply            an error at any step ─▶ refusal
 
-    head       what method, path, headers and identity decide: scope, tenant, formats. No body has been read yet.
+    head       checks of method, path, headers and identity: scope, tenant, formats. No body has been read yet.
     request    the head with its body or query, decoded, within the limits
     run        the operation carried out on the backend, under the request's id: a repeat gets the first outcome
-    wait       for an operation that waits: a look whenever the backend notifies (`Wait`)
+    wait       for an operation that waits: look again whenever the backend notifies (`Wait`)
     reply      the answer encoded in the caller's format
 
-Nothing here knows sockets. A request that waits is known by its id: it can be called off, and a repeat shares its
-outcome.
+This module knows no sockets. A waiting request is identified by its id: the caller can cancel it, and a repeat shares
+its outcome.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from tenure.telemetry import Telemetry
 
 T = TypeVar("T")
 _clock = SystemClock()
-#: Between two lines of log about a store that cannot answer.
-_QUIET_MS = 10_000
+#: Milliseconds between two log lines about a store that cannot answer.
+_LOG_AGAIN_MS = 10_000
 REQUEST_ID = "tenure-request"
 TENANT = "tenure-tenant"
 
@@ -57,37 +57,37 @@ class Reply(NamedTuple):
     status: int
     content_type: str
     body: bytes
-    #: Further headers, as pairs.
+    #: Further headers, as (name, value).
     headers: tuple[tuple[str, str], ...] = ()
 
 
 class RequestHead(NamedTuple):
-    """What a request's head decides, whatever its id and its body are: it is allowed."""
+    """The result of checking a request's head, independent of its id and body. The request is allowed."""
 
     operation: Operation
     identity: Identity
-    #: Whose request it is; None: an operator's that names no tenant.
+    #: The tenant. None: an operator named none.
     tenant: str | None
-    #: The words that the operation's path leaves open, by name.
+    #: The named segments of the path.
     path: dict[str, str]
     body_format: Format
     reply_format: Format
-    #: The queue that the path names, where it was checked before.
+    #: The queue that the path names, if it was checked before.
     queue: QueueName | None = None
 
 
 class DecodedRequest(NamedTuple):
-    """A request that was understood, and is allowed."""
+    """A decoded, allowed request."""
 
     head: RequestHead
     call: Call
-    #: What it waits for; None: it does not wait.
+    #: What it waits for; None if it does not wait.
     waiting: Waiting | None
-    #: Its identity while it is in flight: a tuple if it has an id, and may therefore arrive again.
+    #: Its key in `RequestsInFlight`: a RequestKey if it has an id, and may therefore arrive again.
     key: object
     #: Bytes of its body.
     size: int
-    #: The id under which the store remembers its outcome; None: it does not.
+    #: The id under which the store remembers its outcome; None if it does not.
     outcome: bytes | None = None
 
     @property
@@ -96,60 +96,65 @@ class DecodedRequest(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a request that was carried out beside others."""
+    """The outcome of one request of a batch."""
 
-    #: The answer, or the exception that was raised.
+    #: The answer, or the exception raised.
     answer: object
-    #: What has to be waited for before anybody is told; None: nothing.
+    #: The sync to wait for before the caller is answered; None if there is none.
     sync: PendingSync | None
 
 
 def _merged_by(request: DecodedRequest) -> object:
-    """The queue of a request for one job of which only the payload is said; of any other request, nothing that is equal."""
+    """Return the key by which adjacent requests are merged: the queue, if the request is one job with a payload only.
+
+    Other requests get a key that equals no other.
+    """
     jobs = request.call.request
     if request.outcome is None or request.operation.name != "enqueue" or type(jobs) is not list or len(jobs) != 1:
         return id(request)
     payload = jobs[0]
-    return request.call.known if type(payload) is bytes and len(payload) <= MAX_PAYLOAD else id(request)
+    return request.call.checked_queue if type(payload) is bytes and len(payload) <= MAX_PAYLOAD else id(request)
 
 
 def _caught(verb: Callable[[], T]) -> T | Exception:
-    """What it returns or raises: storing an error as an outcome may be a commit that has to be waited for, too."""
+    """Return what `verb` returns, or the exception it raises: storing an error as an outcome may also need a sync."""
     try:
         return verb()
-    except Exception as exc:  # noqa: BLE001 - the request's caller is told
+    except Exception as exc:  # noqa: BLE001 - passed on to the request's caller
         return exc
 
 
 class Dispatcher:
-    """One backend, open to requests. `local`: callers share the store's files, and may name paths."""
+    """Carries requests out on one backend. `local`: callers share the store's files, and may name paths."""
 
     def __init__(
         self, backend: Backend, *, local: bool = False, limits: Limits | None = None, space: FreeSpace | None = None
     ) -> None:
-        """`space`: the free space of the store's disk, looked at before more is put in."""
+        """`space` is the free space of the store's disk, checked before operations that add data."""
         self.backend = backend
         self._space = space or FreeSpace(None, 0)
-        self._hidden_told_ms: int | None = None
+        self._hidden_logged_ms: int | None = None
         self.limits = limits or Limits()
         self.local = local
         self.in_flight = RequestsInFlight()
-        #: Set when the server stops: nobody waits any longer.
+        #: Set when the server stops: waiting requests end.
         self.stopping = False
 
-    # ── understanding ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def head(
         self, operation: Operation, path: dict[str, str], headers: Mapping[str, str], identity: Identity
     ) -> RequestHead:
-        """Check scope and tenant, and find the formats. `headers` by their names in lower case.
+        """Check scope and tenant, and choose the formats. `headers` have lower-case names.
 
         Raises Forbidden, InvalidArgument.
         """
         if operation.local and not self.local:
-            raise InvalidArgument("that is for callers who share the store's folder: ask the process that owns it")
+            raise InvalidArgument(
+                "only callers that share the store's folder may do this: use the process that owns it"
+            )
         if not identity.may(operation.scope):
-            raise Forbidden(f"this takes the scope {operation.scope!r}")
+            raise Forbidden(f"this needs the scope {operation.scope!r}")
         if operation.name in GROWING:
             self._space.check()
         tenant = identity.acting(headers.get(TENANT))
@@ -174,10 +179,10 @@ class Dispatcher:
         if request_id is not None and (operation.remembered or operation.waits):
             key = RequestKey(tenant, identity.subject, request_id, operation.name, tuple(path.values()))
             if operation.remembered:
-                # Callers of the owner's socket are one user; they may ask again by a new owner, which knows the id
-                # alone.
-                asked_by = b"" if self.local else _asked_by(key, identity)
-                outcome = outcome_id(asked_by, request_id)
+                # Callers of the owner's socket are one user. A new owner may get the repeat of a request, and knows its
+                # id only.
+                id_scope = b"" if self.local else _id_scope(key, identity)
+                outcome = outcome_id(id_scope, request_id)
                 backend = backend.once(outcome)
         call = Call(backend, identity, tenant, path, request, self.in_flight, queue)
         waiting = None if operation.waits is None else operation.waits(call)
@@ -186,17 +191,17 @@ class Dispatcher:
     def _decoded(self, operation: Operation, written: Format, body: bytes | bytearray | memoryview) -> object:
         limit = max(
             self.limits.body_bytes, self.limits.inflated_bytes
-        )  # servers check before they read or inflate a body
+        )  # servers check the size before they read or decompress a body
         if len(body) > limit:
             raise TooLarge("the request", len(body), limit)
         try:
             return written.decode(body, operation.asks)
         except (msgspec.DecodeError, RecursionError) as exc:
             raise InvalidArgument(f"the request's body: {exc}") from None
-        except ValueError as exc:  # text that is no UTF-8
+        except ValueError as exc:  # text that is not UTF-8
             raise InvalidArgument(f"the request's body: {exc}") from None
 
-    # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── execution ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, request: DecodedRequest) -> object:
         """Carry out a request that does not wait. Raises what the operation raises."""
@@ -212,18 +217,18 @@ class Dispatcher:
                     if entry.outcome.ended:
                         return m.ClaimReply([])
                     answer = operation.run(request.call)
-                    entry.got = _leased(answer)
-                    entry.outcome.ended = not entry.got
+                    entry.received = _leased(answer)
+                    entry.outcome.ended = not entry.received
                     span.jobs(jobs_moved(answer))
                     return answer
             finally:
                 self.in_flight.leave(key, entry)
 
     def run_each(self, requests: Sequence[DecodedRequest]) -> list[Outcome]:
-        """Carry out requests of several callers, none of which waits, each as `run` does, in this order.
+        """Carry out requests of several callers in order, each as `run` does. None of them may be one that waits.
 
-        Single plain jobs for one queue that follow each other are one transaction (`Backend.enqueue_each`). Nobody waits
-        for a sync here: an outcome with a `sync` may be told once that is over.
+        Adjacent single jobs for one queue become one transaction (`Backend.enqueue_each`). This thread waits for no
+        sync: the caller of an outcome with a `sync` may be answered once that is complete.
         """
         outcomes: list[Outcome] = []
         for name, group in groupby(requests, _merged_by):
@@ -244,27 +249,27 @@ class Dispatcher:
         answers = [caught] * len(requests) if isinstance(caught, Exception) else caught
         for answer in answers:
             if isinstance(answer, Exception):
-                meter.failed(began, type(answer))
+                meter.record_failure(began, type(answer))
             else:
-                meter.did(began, len(answer))
+                meter.record(began, len(answer))
         return [Outcome(answer, sync) for answer in answers]
 
     def wait(self, request: DecodedRequest, notify: Callable[[], None]) -> Wait:
-        """Begin to wait. `notify` is called, from any thread, whenever it is worth a `look`; look once right away."""
+        """Begin to wait. `notify` is called, from any thread, whenever to `look` again; look once right away."""
         return Wait(self, request, notify)
 
     def release(self, request: DecodedRequest, answer: object) -> None:
-        """The caller of a claim is gone: release the jobs that the answer leases to it."""
+        """Release the jobs that the answer leases: the caller of the claim has disconnected."""
         if isinstance(answer, m.ClaimReply) and _leased(answer):
             name = request.call.identity.queue(answer.queue, answer.tenant)
             self.backend.settle(name, [Settle("release", proof) for proof in answer.proofs()])
 
     def stop(self) -> None:
-        """Have all who wait answered with what there is."""
+        """Answer all waiting requests with what there is."""
         self.stopping = True
         self.in_flight.notify_all()
 
-    # ── replying ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── replies ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
     def reply(request: DecodedRequest, answer: object) -> Reply:
@@ -274,15 +279,15 @@ class Dispatcher:
         return Reply(200, form.content_type, form.encode(answer))
 
     def for_callers(self, error: TenureError) -> TenureError:
-        """The error as callers are told it.
+        """Return the error that callers get.
 
-        What is wrong with the store names paths and hosts: that goes to the log.
+        Errors of the store name paths and hosts: they go to the log, and callers get a generic one.
         """
         if self.local or not isinstance(error, Unavailable | OpenError) or getattr(error, "for_callers", False):
             return error
         now = _clock.steady_ms()
-        if self._hidden_told_ms is None or now - self._hidden_told_ms >= _QUIET_MS:
-            self._hidden_told_ms = now
+        if self._hidden_logged_ms is None or now - self._hidden_logged_ms >= _LOG_AGAIN_MS:
+            self._hidden_logged_ms = now
             telemetry.warn("store_unavailable", code=error.code, detail=str(error))
         hidden = Unavailable("the store behind this server cannot answer now; the server's log says why")
         hidden.retry_after = 1
@@ -290,13 +295,13 @@ class Dispatcher:
 
     @staticmethod
     def refusal(error: TenureError, headers: Mapping[str, str]) -> Reply:
-        """An error as a reply, in the caller's format as far as the headers tell it."""
+        """Return an error as a reply, in the caller's format if the headers name one."""
         try:
             written = formats.of_body(headers.get("content-type"))
         except InvalidArgument:
             written = formats.JSON
         form = formats.of_reply(headers.get("accept"), written)
-        if isinstance(error, StoreClosed):  # to the caller, a store that is being closed is one that may come back
+        if isinstance(error, StoreClosed):  # a closing server may come back: callers should retry
             error = Unavailable(f"the server is going down: {error}")
             error.retry_after = 1
         problem = problem_of(error)
@@ -311,7 +316,7 @@ class Dispatcher:
 
 
 class Wait:
-    """One request that waits, on one connection, until it is closed."""
+    """One waiting request on one connection."""
 
     def __init__(self, dispatcher: Dispatcher, request: DecodedRequest, notify: Callable[[], None]) -> None:
         waiting = request.waiting
@@ -322,7 +327,7 @@ class Wait:
         self._meter, self._began = Telemetry.meter(request.operation.name), perf_counter()
         self._entry = dispatcher.in_flight.enter(request.key, notify)
         most_ms = dispatcher.limits.wait_ms
-        #: What the caller allows beyond the server's limit: the reply says so, and the caller asks again.
+        #: The part of the wait beyond the server's limit: the reply states it, and the client repeats the request.
         self._beyond_ms = max(0, waiting.wait_ms - most_ms)
         try:
             self._watch = dispatcher.backend.watch(waiting.topics, min(waiting.wait_ms, most_ms), notify)
@@ -331,27 +336,27 @@ class Wait:
             raise
 
     def look(self) -> object | None:
-        """The answer, or None: go on waiting. The whole wait is one run of the verb in the metrics."""
+        """Return the answer, or None to wait on. The metrics count the whole wait as one run of the verb."""
         try:
             answer = self._look()
         except Exception as exc:
-            self._meter.failed(self._began, type(exc))
+            self._meter.record_failure(self._began, type(exc))
             raise
         if answer is not None:
-            self._meter.did(self._began, jobs_moved(answer))
+            self._meter.record(self._began, jobs_moved(answer))
         return answer
 
     def _look(self) -> object | None:
         waiting, entry, outcome = self._waiting, self._entry, self._entry.outcome
         with outcome.lock:
-            if outcome.ended or entry.over:
-                entry.got = outcome.answer is not None
-                outcome.ended = not entry.got
+            if outcome.ended or entry.cancelled:
+                entry.received = outcome.answer is not None
+                outcome.ended = not entry.received
                 return outcome.answer if outcome.answer is not None else waiting.end(0)
             answer = waiting.look()
             if answer is not None:
-                entry.got = _leased(answer)
-                outcome.answer = answer if entry.got else None
+                entry.received = _leased(answer)
+                outcome.answer = answer if entry.received else None
                 return answer
             left = self._watch.left_ms()
             if left <= 0 or self._dispatcher.stopping:
@@ -360,10 +365,10 @@ class Wait:
         self._watch.again()
         return None
 
-    def give_back(self, answer: object) -> None:
-        """The caller is gone: release what was leased to it, unless it has repeated its request and has it now."""
-        self._entry.got = False
-        if self._dispatcher.in_flight.alone(self._entry):
+    def release(self, answer: object) -> None:
+        """Release the leased jobs of a disconnected caller, unless a repeat of its request has received them."""
+        self._entry.received = False
+        if self._dispatcher.in_flight.is_sole_receiver(self._entry):
             self._dispatcher.release(self._request, answer)
 
     def close(self) -> None:
@@ -372,7 +377,7 @@ class Wait:
 
 
 def jobs_moved(answer: object) -> int:
-    """How many jobs a request put in, leased or settled, for the metrics."""
+    """Return how many jobs a request enqueued, leased or settled, for the metrics."""
     if isinstance(answer, m.ClaimReply):
         return len(answer.jobs) if answer.columns is None else len(answer.columns.tokens)
     if isinstance(answer, m.SettleReply):
@@ -391,15 +396,14 @@ def _leased(answer: object) -> bool:
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-def _asked_by(key: RequestKey, identity: Identity) -> bytes:
-    """What besides its id tells a request from others: an id that became known is of no use to another caller, nor for
-    another operation or queue."""
+def _id_scope(key: RequestKey, identity: Identity) -> bytes:
+    """Return the scope of a request's id, so that another caller, operation or queue cannot use a known id."""
     queues = None if identity.queues is None else sorted(identity.queues)
     return msgspec.msgpack.encode((key.tenant, key.subject, key.operation, key.words, queues))
 
 
-def outcome_id(asked_by: bytes, request_id: str) -> bytes:
-    """The id under which the store remembers an outcome. Raises InvalidArgument."""
+def outcome_id(id_scope: bytes, request_id: str) -> bytes:
+    """Return the id under which the store remembers an outcome. Raises InvalidArgument."""
     if not _REQUEST_ID.fullmatch(request_id):
         raise InvalidArgument(f"Tenure-Request is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not {request_id[:40]!r}")
-    return hashlib.blake2b(asked_by + b"\0" + request_id.encode(), digest_size=16).digest()
+    return hashlib.blake2b(id_scope + b"\0" + request_id.encode(), digest_size=16).digest()

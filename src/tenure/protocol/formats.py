@@ -1,4 +1,6 @@
-"""JSON for people and MessagePack for programs: the same structs, by the `Content-Type` and `Accept` headers."""
+"""The two formats, JSON for people and MessagePack for programs: the same structs, chosen by `Content-Type` and
+`Accept`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class Format(NamedTuple):
         """Raises msgspec.DecodeError."""
         decode = self.decoders.get(kind)
         if decode is None:
-            # One at a time: msgspec crashes if two threads work out the fields of one struct at once.
+            # Under a lock: msgspec crashes if two threads inspect the fields of one struct at once.
             with _making:
                 made = msgspec.json.Decoder(kind) if self.name == "json" else msgspec.msgpack.Decoder(kind)
                 decode = self.decoders[kind] = made.decode  # type: ignore[assignment]
@@ -49,7 +51,7 @@ _MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/v
 
 
 def of_body(content_type: str | None) -> Format:
-    """How a request's body is written. Without a Content-Type, or with the one that `curl -d` sends, it is JSON."""
+    """Return the format of a request's body: JSON without a Content-Type, or with the one that `curl -d` sends."""
     if not content_type:
         return JSON
     known = _BY_TYPE.get(content_type)
@@ -64,7 +66,7 @@ def of_body(content_type: str | None) -> Format:
 
 
 def of_reply(accept: str | None, body: Format) -> Format:
-    """The format of the reply: the one that `Accept` names, or else the request's."""
+    """Return the format of the reply: the one that `Accept` names, else the request's."""
     if not accept:
         return body
     if "msgpack" in accept:

@@ -1,7 +1,7 @@
-"""Free space on the store's disk, kept for the store's own work.
+"""Free disk space reserved for the store's own work.
 
-A store that finds its disk full cannot write at all, not even to end jobs. So while less than a reserve is free, a
-server refuses the operations that put more in; those that end, remove or move jobs go on, and make room.
+A store on a full disk cannot write at all, not even to end jobs. So while less than the reserve is free, a server
+refuses operations that add data. Operations that end, remove or move jobs are still accepted, and free space.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ import shutil
 from tenure.clock import Clock, SystemClock
 from tenure.errors import Unavailable
 
-#: The operations that put in more than they take out.
+#: The operations that add more data than they remove.
 GROWING = frozenset({"enqueue", "restore", "begin_write", "publish", "put_piece", "load", "take_snapshot"})
-#: How long a measurement is used.
+#: Milliseconds for which a measurement is used.
 _AGE_MS = 1000
-#: A reserve is never a larger part of the disk than this.
+#: The largest share of the disk that is reserved.
 _SHARE = 0.05
 
 
 class DiskNearlyFull(Unavailable):
-    """The store's disk has no more space than the store itself needs.
-
-    Nothing was written: make room, then try again.
-    """
+    """The store's disk has only the reserve left. Nothing was written: free some space, then try again."""
 
     retry_after = 30.0
     for_callers = True
@@ -37,10 +34,10 @@ class DiskNearlyFull(Unavailable):
 
 
 class FreeSpace:
-    """The free space of one folder's disk, measured at most once a second."""
+    """The free space of a folder's disk, measured at most once a second."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, reserve: int, clock: Clock | None = None) -> None:
-        """`folder` is None for a store that has none: then there is always room."""
+        """`folder` is None for a store without one: `check` then always succeeds."""
         self._folder = folder
         self._reserve = reserve
         self._clock = clock or SystemClock()
@@ -62,6 +59,6 @@ class FreeSpace:
         try:
             total, _, free = shutil.disk_usage(folder)
         except OSError:
-            return None  # the store says what is wrong with its folder
+            return None  # the store itself reports what is wrong with its folder
         reserve = min(self._reserve, int(total * _SHARE))
         return DiskNearlyFull(free, reserve) if free < reserve else None

@@ -1,13 +1,13 @@
 r"""Cache of checked request heads, keyed by their raw prefix.
 
-A client's requests for a queue differ in nothing but their id and their length, and our client sends these two last:
+A client's requests for a queue differ only in their id and length, which our client sends last:
 
     POST /v1/queues/emails/jobs HTTP/1.1\r\n Host: … Accept: … Authorization: … Content-Type: …   the prefix
-    Tenure-Request: 5f0c9a…\r\n Content-Length: 13216\r\n\r\n                                     what differs
+    Tenure-Request: 5f0c9a…\r\n Content-Length: 13216\r\n\r\n                                     the rest
 
 Parsing a head, finding its route and checking its scope took a tenth of the time of a batch of a hundred jobs, and a
-third of a single one's. A prefix is stored after a request was parsed, allowed and answered in full. Identity is
-still checked for each request: a token expires.
+third of a single one's. A prefix is stored after its request was parsed, allowed and answered successfully. The
+identity is still checked for each request, because tokens expire.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tenure.protocol.dispatcher import RequestHead
 _END = b"\r\n\r\n"
 _NAME = b"\r\nTenure-Request: "
 _LENGTH = b"\r\nContent-Length: "
-#: Headers that need a parser every time.
+#: Headers that always need the full parser.
 _UNUSUAL = (
     b"\ntransfer-encoding", b"\nexpect", b"\nconnection", b"\nupgrade", b"\ncontent-length", b"\ncontent-encoding",
     b"\ntenure-request", b"\ntraceparent",
@@ -31,15 +31,15 @@ _MANY = 1024
 
 class CachedHead(NamedTuple):
     head: RequestHead
-    #: Of the prefix.
+    #: The headers of the prefix.
     headers: Mapping[str, str]
 
 
 class Match(NamedTuple):
     cached: CachedHead
-    #: The request's id, as it was sent.
+    #: The request's id, as sent.
     request_id: str
-    #: Where its body begins; it goes to the end of the data.
+    #: The offset of the body, which extends to the end of the data.
     body: int
 
 
@@ -48,19 +48,19 @@ class HeadCache:
         self._cached: dict[bytes, CachedHead] = {}
 
     def find(self, data: bytes) -> Match | None:
-        """`data` is one whole request and nothing besides. None: it has to be parsed."""
+        """Match `data`, which must be exactly one whole request. None: parse it."""
         split = _split(data)
         cached = None if split is None else self._cached.get(data[: split[0]])
         return None if split is None or cached is None else Match(cached, split[1].decode("latin-1"), split[2])
 
     def store(self, data: bytes, head: RequestHead, headers: Mapping[str, str]) -> None:
-        """The head of a request that was parsed and answered, if heads like it can be cached."""
+        """Cache the head of a request that was parsed and answered, if it can be cached."""
         split = _split(data)
         if split is None or not 0 < (at := split[0]) < _LONGEST:
             return
         prefix = data[:at]
         lower = prefix.lower()
-        # Lines end as they should, so that no parser sees another message in these bytes than this one does.
+        # Reject irregular line ends, so that no parser can read these bytes as another message than this code does.
         if prefix.count(b"\n") != prefix.count(b"\r\n") or any(word in lower for word in _UNUSUAL):
             return
         if len(self._cached) >= _MANY:
@@ -69,7 +69,9 @@ class HeadCache:
 
 
 def _split(data: bytes) -> tuple[int, bytes, int] | None:
-    """Where the prefix ends, the request's id, and where the body begins; None: the head does not end as ours do."""
+    """Return the end of the prefix, the request's id and the start of the body; None if the head does not end as our
+    client's do.
+    """
     end = data.find(_END)
     at = data.rfind(_NAME, 0, end) if end > 0 else -1
     if at < 0:

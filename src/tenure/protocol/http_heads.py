@@ -1,4 +1,4 @@
-"""Heads of HTTP requests and replies as text, for the listener."""
+"""Parse HTTP request heads and render replies, for the listener."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden"
 
 
 def parse(head: str) -> tuple[str, str, dict[str, str]]:
-    """Method, target and headers of a request, header names in lower case; no method: it is not HTTP/1.1."""
+    """Return method, target and headers (lower-case names) of a request; the method is empty if it is not HTTP/1.1."""
     line, _, rest = head.partition("\r\n")
     words = line.split(" ")
     headers: dict[str, str] = {}
@@ -24,7 +24,7 @@ def parse(head: str) -> tuple[str, str, dict[str, str]]:
 
 
 def render(reply: Reply, keep: bool) -> bytes:
-    """A reply as bytes. `keep`: the connection stays open."""
+    """Return a reply as bytes. `keep`: the connection stays open."""
     status, content_type, body, extra = reply
     head = (
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {content_type}\r\n"

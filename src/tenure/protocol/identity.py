@@ -1,12 +1,12 @@
-"""A caller: its tenant, and what its scopes allow.
+"""A caller: its tenant and scopes.
 
     scope       may
-    produce     enqueue, cancel, and look
-    consume     claim, settle, and look
+    produce     enqueue, cancel, and read
+    consume     claim, settle, and read
     admin       the two above, policies, pausing, replays, purges
     operator    everything, of every tenant, and the store itself
 
-Every scope includes looking at what is the tenant's own.
+Every scope includes reading the tenant's own jobs and queues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INCLUDES: dict[str, frozenset[str]] = {
 }
 
 
-#: What a token may say; `any` is what all of them include.
+#: The scopes that a token may have; all of them include `any`.
 SCOPES = frozenset(_INCLUDES)
 
 
@@ -38,12 +38,12 @@ def _granted(scopes: frozenset[str]) -> frozenset[str]:
 
 
 class Identity(Struct, frozen=True):
-    """The bearer of a token, or of none where a server allows that."""
+    """The bearer of a token, or an anonymous caller if the server allows it."""
 
     subject: str
     tenant: str
     scopes: frozenset[str]
-    #: The only queues it may name; None: all of its tenant's.
+    #: The only queues that it may name; None: all of its tenant's.
     queues: frozenset[str] | None = None
 
     @property
@@ -54,24 +54,27 @@ class Identity(Struct, frozen=True):
         return scope in _granted(self.scopes)
 
     def acting(self, named: str | None) -> str | None:
-        """The tenant a request is for. None: an operator's, that names none.
+        """Return the tenant that a request is for; None if an operator named none.
 
-        `named` is the header `Tenure-Tenant`, by which only an operator chooses.
+        `named` is the header `Tenure-Tenant`, which only an operator may send. Raises Forbidden.
         """
         if self.operator:
             return None if named is None else checked("tenant", named)
         if named is not None and named != self.tenant:
-            raise Forbidden("only an operator's token names another tenant")
+            raise Forbidden("only an operator's token may name another tenant")
         return self.tenant
 
     def queue(self, queue: str, tenant: str | None) -> QueueName:
-        """The queue this request may name by that word: a name, or for an operator also `tenant/queue`."""
+        """Return the queue that a request means by that word: a name, or for an operator also `tenant/queue`.
+
+        Raises NotFound.
+        """
         if self.operator and "/" in queue:
             tenant, _, queue = queue.partition("/")
             checked("tenant", tenant)
         checked("queue", queue)
         if self.queues is not None and queue not in self.queues:
-            # The same error as for a queue that does not exist: the token does not reveal which other queues do.
+            # The same error as for a missing queue, so that the token does not reveal which queues exist.
             raise NotFound(f"there is no queue {queue!r} for this token")
         return QueueName(DEFAULT_TENANT if tenant is None else tenant, queue)
 
@@ -80,5 +83,5 @@ class Identity(Struct, frozen=True):
         return (tenant is None or name.tenant == tenant) and (self.queues is None or name.queue in self.queues)
 
 
-#: A caller that needs no token: one that may open the owner's socket, or reaches a server without tokens on loopback.
+#: A caller without a token: through the owner's socket, or by loopback to a server without tokens.
 LOCAL = Identity("local", DEFAULT_TENANT, frozenset({"operator"}))

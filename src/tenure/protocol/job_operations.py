@@ -1,4 +1,4 @@
-"""Operations that produce, consume and show jobs, each carried out on a backend."""
+"""Operations that produce, consume and read jobs, each carried out on a backend."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def enqueue(call: Call) -> object:
 
 
 def _check_flow(call: Call, jobs: Sequence[JobRequest]) -> None:
-    """Raise NotFound if a job goes to a queue that the token may not name, InvalidArgument if it waits for a job of one."""
+    """Check the queues and parents of jobs.
+
+    Raises NotFound if a job goes to a queue that the token may not name, InvalidArgument if a parent is in one.
+    """
     own, name = call.identity.queues, call.name
     for job in jobs:
         if job.flow is None:
@@ -79,7 +82,7 @@ def claim(call: Call) -> m.ClaimReply:
 
 
 def _claimer(call: Call) -> Callable[[ClaimRequest], Leased | None]:
-    """The backend's verb that the request asks for, on the queues it may name."""
+    """Return the backend's claim verb for this request, on the queues that the token may name."""
     if isinstance(call.request, m.ClaimAnyBody):
         among = _among(call)
         return lambda request: call.backend.claim_any(_own_claim(call, request), among)
@@ -88,7 +91,9 @@ def _claimer(call: Call) -> Callable[[ClaimRequest], Leased | None]:
 
 
 def _own_claim(call: Call, request: ClaimRequest) -> ClaimRequest:
-    """A claim from any queue belongs to no queue: its id is made the caller's own, or a repeat would get another's jobs."""
+    """Return the request with an id that includes the caller: a claim from any queue would else share ids between
+    callers.
+    """
     if request.id is None or call.sees_all:
         return request
     queues = ",".join(sorted(call.identity.queues or ()))
@@ -100,7 +105,7 @@ def _among(call: Call) -> AnyQueues:
     tenants = body.tenants
     if call.tenant is not None:
         if tenants is not None and set(tenants) != {call.tenant}:
-            raise Forbidden("only an operator's token names other tenants")
+            raise Forbidden("only an operator's token may name other tenants")
         tenants = [call.tenant]
     queues = own if body.queues is None else {checked("queue", name) for name in body.queues}
     if own is not None and queues is not None:
@@ -134,7 +139,7 @@ def settle(call: Call) -> m.SettleReply:
 def _may_hand_over(call: Call, items: Sequence[Settle]) -> None:
     """Raise Forbidden or NotFound if the caller may not add jobs to the queues that its items name."""
     if not call.identity.may("produce"):
-        raise Forbidden("then adds jobs: that takes the scope produce, too")
+        raise Forbidden("then adds jobs: that also needs the scope produce")
     _check_flow(call, [job for item in items for job in item.then or ()])
 
 
@@ -161,21 +166,21 @@ def signal(call: Call) -> m.Given:
     return m.Given(call.backend.signal(call.name, call.job, name, payload))
 
 
-# ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def get(call: Call) -> Job:
-    return _there(call.backend.get(call.name, call.job))
+    return _existing(call.backend.get(call.name, call.job))
 
 
-def _there(job: Job | None) -> Job:
+def _existing(job: Job | None) -> Job:
     if job is None:
         raise NotFound("there is no such job")
     return job
 
 
 def wait_for(call: Call) -> Job:
-    return _there(call.backend.wait_for(call.name, call.job, 0))
+    return _existing(call.backend.wait_for(call.name, call.job, 0))
 
 
 def wait_for_waits(call: Call) -> Waiting | None:
@@ -187,7 +192,7 @@ def wait_for_waits(call: Call) -> Waiting | None:
         nonlocal last
         found = call.backend.get(call.name, call.job)
         if found is None:
-            return _there(None if last is None else _ended(call, last))
+            return _existing(None if last is None else _ended(call, last))
         if found.state in ("done", "dead"):
             return found
         last = found
@@ -200,7 +205,7 @@ def wait_for_waits(call: Call) -> Waiting | None:
 
 
 def _ended(call: Call, last: Job) -> Job:
-    """A job that is gone was done and not kept, or removed: its last event tells which."""
+    """Return the final state of a removed job: done and not kept, or cancelled, as its last event says."""
     events = call.backend.timeline(call.name, call.job)
     gone = events[-1] if events and events[-1].state == "gone" else None
     state = "done" if gone is not None and gone.type == "done" else "removed"
@@ -226,12 +231,12 @@ def holder(call: Call) -> m.KeyHolder:
 def timeline(call: Call) -> m.EventList:
     events = call.backend.timeline(call.name, call.job)
     if not events:
-        raise NotFound("there is no such job, or the journal no longer tells of it")
+        raise NotFound("there is no such job, or its events have been trimmed")
     return m.EventList(events)
 
 
 def parents(call: Call) -> m.ParentList:
-    """Of a parent in a queue that the token may not name, neither result nor error is shown."""
+    """Return a page of parents, hiding result and error of those in queues that the token may not name."""
     query = call.request
     found = call.backend.parents(call.name, call.job, query.begin, query.limit)
     tenant = call.name.tenant
@@ -250,10 +255,10 @@ def steps(call: Call) -> m.StepList:
 
 
 def explain(call: Call) -> Explanation:
-    """The caller may see no queue but its own: facts of other queues are not asked for."""
+    """Explain a job from facts of its own queue only, because the caller may not see others."""
     explanation = explained(read_facts(call.backend, call.name, call.job))
     if explanation is None:
-        raise NotFound("there is no such job, or the journal no longer tells of it")
+        raise NotFound("there is no such job, or its events have been trimmed")
     return explanation
 
 
@@ -267,37 +272,37 @@ def queues(call: Call) -> m.QueueList:
 
 
 def find(call: Call) -> Job:
-    """Another tenant's job, or one of a queue that the token may not name, is as one that is not there."""
+    """Return the job; NotFound if it belongs to another tenant, or to a queue that the token may not name."""
     job = call.backend.find(call.job)
-    return _there(job if job is not None and call.sees(job.tenant, job.queue) else None)
+    return _existing(job if job is not None and call.sees(job.tenant, job.queue) else None)
 
 
-def _asked_queues(call: Call) -> Collection[str] | None:
-    """The queues that a list is to show, of those that the token may name."""
-    asked, own = call.request.queues, call.identity.queues
-    if asked is None:
+def _selected_queues(call: Call) -> Collection[str] | None:
+    """Return the queues that a list shows, limited to those that the token may name."""
+    requested, own = call.request.queues, call.identity.queues
+    if requested is None:
         return own
-    names = {checked("queue", name) for name in asked.split(",")}
+    names = {checked("queue", name) for name in requested.split(",")}
     return names if own is None else names & own
 
 
 def list_all(call: Call) -> Page:
     query = call.request
-    return call.backend.list_all(query.state, query.limit, query.cursor, call.tenant, _asked_queues(call))
+    return call.backend.list_all(query.state, query.limit, query.cursor, call.tenant, _selected_queues(call))
 
 
 def upcoming(call: Call) -> Page:
     query = call.request
-    asked = query.before_ms, query.after_ms, query.limit, query.cursor
-    return call.backend.upcoming(UpcomingRequest(*asked, call.tenant, _asked_queues(call)))
+    bounds = query.before_ms, query.after_ms, query.limit, query.cursor
+    return call.backend.upcoming(UpcomingRequest(*bounds, call.tenant, _selected_queues(call)))
 
 
-#: Events of one answer: a caller that wants more goes on with the answer's cursor.
+#: The most events of one answer; the caller continues with the answer's cursor.
 _EVENTS = 10_000
-#: Events of everybody that are looked through for one tenant's, before an answer goes out with what there is.
+#: How many events of all tenants are searched for one tenant's before the answer is sent.
 _SEARCHED = 10_000
-_SEARCHED_AT_ONCE = 1_000
-#: So often a waiting request goes on where it stopped, before it is answered with a cursor to go on with.
+_SEARCH_PAGE = 1_000
+#: How often a waiting request continues the search before it is answered with a cursor.
 _LOOKS = 10
 
 
@@ -306,21 +311,21 @@ def events(call: Call) -> EventPage:
 
 
 def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
-    """The caller's events behind `after`.
+    """Return the caller's events after `after`.
 
-    Of a page without events the cursor has moved on if others' were passed over.
+    The cursor of an empty page has moved on if other tenants' events were skipped.
     """
     limit = call.request.limit
     if consumer is not None:
         if not call.identity.may("operator"):
-            raise Forbidden("a named consumer holds up the journal's trimming: that takes the scope operator")
+            raise Forbidden("a named consumer delays the trimming of the journal: that needs the scope operator")
         checked("consumer", consumer)
     if call.sees_all:
         return call.backend.events(after, min(limit, _EVENTS), 0, consumer)
-    for _ in range(_SEARCHED // _SEARCHED_AT_ONCE):
-        page = call.backend.events(after, _SEARCHED_AT_ONCE, 0, consumer)
+    for _ in range(_SEARCHED // _SEARCH_PAGE):
+        page = call.backend.events(after, _SEARCH_PAGE, 0, consumer)
         mine = [place for place, event in enumerate(page.events) if call.sees(event.tenant, event.queue)]
-        if len(mine) > limit:  # the cursor has to be the one behind the last event that is given
+        if len(mine) > limit:  # the cursor must be the one after the last event returned
             page = call.backend.events(after, mine[limit - 1] + 1, 0, None)
             mine = mine[:limit]
         if mine or not page.events:
@@ -330,9 +335,9 @@ def _page(call: Call, after: str | None, consumer: str | None) -> EventPage:
 
 
 def newest_events(call: Call) -> EventPage:
-    """Of a caller that does not see all queues, its own among the store's last events."""
+    """Return the store's last events, limited to those that the caller may see."""
     limit = call.request.limit
-    page = call.backend.newest_events(limit if call.sees_all else max(limit, _SEARCHED_AT_ONCE))
+    page = call.backend.newest_events(limit if call.sees_all else max(limit, _SEARCH_PAGE))
     return EventPage([e for e in page.events if call.sees(e.tenant, e.queue)][-limit:], page.cursor)
 
 
@@ -344,9 +349,7 @@ def events_waits(call: Call) -> Waiting | None:
     page = EventPage([], "")
 
     def look() -> EventPage | None:
-        """Go on behind what was passed over; a caller whose events are far behind others' gets a page without
-        events.
-        """
+        """Continue after the skipped events. A caller whose events are far ahead gets an empty page with a cursor."""
         nonlocal after, consumer, page
         for _ in range(_LOOKS):
             page = _page(call, after, consumer)
@@ -362,7 +365,7 @@ def events_waits(call: Call) -> Waiting | None:
 
 
 def call_off(call: Call) -> m.Done:
-    """Only by the caller that sent it, with the scope that it took."""
+    """Cancel a waiting request. Only its own caller may, with the scope that the request needed."""
     from tenure.protocol.operations import OPERATIONS
 
     identity = call.identity

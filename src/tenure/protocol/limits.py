@@ -1,6 +1,6 @@
-"""The bounds of one request that a server chooses; the types of the messages have bounds of their own.
+"""The limits of a request that a server sets; message types have bounds of their own.
 
-Nesting needs no bound: a message is only read as deep as its type goes.
+Nesting needs no limit: a message is decoded only as deep as its type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tenure.model.job import MAX_PAYLOAD
 from tenure.protocol import messages as m
 from tenure.server_settings import Limits as Settings
 
-#: Fields that hold many of something.
+#: Fields that hold lists.
 _MANY = ("items", "jobs", "ids", "tokens", "queues")
 
 
@@ -30,15 +30,15 @@ def _many_of(kind: type) -> tuple[str, ...]:
 
 class Limits(Struct, frozen=True, kw_only=True):
     body_bytes: int = 64 * 1024**2
-    #: A body that came compressed, once it is opened.
+    #: Bytes of a compressed body after decompression.
     inflated_bytes: int = 64 * 1024**2
     head_bytes: int = 32 * 1024
-    #: A longer wait is answered when this has passed; the client then sends its request again.
+    #: A longer wait is answered after this time; the client then repeats its request.
     wait_ms: int = 60_000
     batch: int = 1_000_000
     claim: int = 1_000_000
     lease_ms: int | None = None
-    #: Payloads of one claim; None: as many as the caller asks for.
+    #: Bytes of payloads in one claim; None: as many as the caller asks for.
     answer_bytes: int | None = None
 
     @classmethod
@@ -55,7 +55,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         )
 
     def check(self, request: object) -> None:
-        """Raises InvalidArgument. A claim of many jobs gets the answer's limit of bytes, if it has no lower one."""
+        """Raise InvalidArgument if a limit is exceeded. A claim without a lower byte limit gets the server's."""
         if type(request) is list or type(request) is dict:
             self._many("the request", request)
             return

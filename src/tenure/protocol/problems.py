@@ -1,9 +1,9 @@
-"""Errors as problem details (RFC 9457), and back: one table for both ends.
+"""Errors as problem details (RFC 9457), and back: one table for both directions.
 
     {"type": "urn:tenure:lease_lost", "title": "LeaseLost", "status": 409, "code": "lease_lost",
      "detail": "job 0190… (token 3): its lease has ended", "facts": {"job_id": "0190…", "token": 3}}
 
-`code` is stable; the client makes of it the error that the embedded store raises, with its message and its facts.
+`code` is stable; from it the client builds the error that the embedded store raises, with its message and attributes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tenure.protocol.messages import Problem
 class Fault(NamedTuple):
     error: type[TenureError]
     status: int
-    #: The error's attributes that travel.
+    #: The attributes of the error that are sent.
     facts: tuple[str, ...] = ()
 
 
-#: Every error of `errors.py`, by its code; a test keeps it complete.
+#: Every error of `errors.py` by its code; a test checks that none is missing.
 FAULTS: dict[str, Fault] = {
     fault.error.code: fault
     for fault in (
@@ -58,12 +58,12 @@ FAULTS: dict[str, Fault] = {
     )
 }
 
-#: Facts of an error that do not travel, and what they are at the other end.
+#: Attributes that are not sent, and their values at the client.
 _NOT_SENT = {"corrupt": {"key": None}}
 
 
 def fault_of(error: TenureError) -> Fault:
-    """Its row of the table: its own, or its nearest base's."""
+    """Return the row of the error's class, or of its nearest base class."""
     for kind in type(error).__mro__:
         code = getattr(kind, "code", None)
         if code in FAULTS and FAULTS[code].error is kind:
@@ -85,16 +85,16 @@ def problem_of(error: TenureError) -> Problem:
 
 
 def retry_after(error: TenureError) -> int | None:
-    """Whole seconds for the header of that name, where it is worth trying again."""
+    """Return whole seconds for the header Retry-After; None if a retry is not useful."""
     if error.retry_after is not None:
         return max(1, math.ceil(error.retry_after))
     return 1 if fault_of(error).status == 429 else None
 
 
 def error_of(problem: Problem) -> TenureError:
-    """The error, as the embedded store would have raised it."""
+    """Return the error as the embedded store would have raised it."""
     fault = FAULTS.get(problem.code)
-    if fault is None:  # of a newer server: only its message is known here
+    if fault is None:  # from a newer server: use its message only
         return TenureError(problem.detail)
     error = fault.error.__new__(fault.error)
     Exception.__init__(error, problem.detail)

@@ -1,4 +1,4 @@
-"""The operation of a method and a path."""
+"""Find the operation for a method and a path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.protocol.operations import OPERATIONS
 
 
 class WrongMethod(InvalidArgument):
-    """The path is there, and takes other methods."""
+    """The path exists, but not for this method."""
 
     def __init__(self, path: str, method: str, allowed: Sequence[str]) -> None:
         self.allowed = allowed
@@ -21,7 +21,7 @@ class WrongMethod(InvalidArgument):
 
 class Routes:
     def __init__(self, operations: Mapping[str, Operation] = OPERATIONS) -> None:
-        # Any: a tree of dicts, whose leaves are operations by method under the key "methods".
+        # A tree of dicts by path segment; the key "methods" holds the operations by method.
         self._root: dict[str, Any] = {}
         for operation in operations.values():
             node = self._root
@@ -32,7 +32,7 @@ class Routes:
             node.setdefault("methods", {})[operation.method] = operation
 
     def find(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
-        """The operation, and the words that its path leaves open by their names. Raises NotFound, WrongMethod."""
+        """Return the operation and the named segments of its path. Raises NotFound, WrongMethod."""
         node, named = self._root, {}
         for word in path.split("/")[1:]:
             below = node.get(word) if word not in ("name", "methods", "{}") else None

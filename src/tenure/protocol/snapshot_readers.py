@@ -1,7 +1,7 @@
-"""Processes that read snapshots for a server, so that its own goes on serving.
+"""Processes that read snapshots for a server, so that the server's own process keeps serving.
 
-A request goes in by a pipe, as JSON with its length; out comes what was read, or a problem. What reads is
-`tenure.bulk.table_server`, which is above this layer: it is started by name, and shares nothing but files.
+A request goes to a process's pipe as JSON with its length; the answer is the bytes read, or a problem. The process runs
+`tenure.bulk.table_server`. That module is above this layer, so it is started by name and shares only files.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from tenure.protocol.messages import Problem
 from tenure.protocol.problems import error_of
 
 SIZE = Struct(">IB")
-"""Before each message: its length, and whether it is a problem."""
+"""The head of each message: its length, and whether it is a problem."""
 _COUNT = max(2, os.cpu_count() or 1)
-#: Made here, by one thread: msgspec crashes if two first work out the fields of one struct at once.
+#: Created here, in one thread: msgspec crashes if two threads inspect the fields of one struct at once.
 _problem = msgspec.json.Decoder(Problem).decode
 
 
 class Readers:
-    """At most so many processes, each started when it is needed and kept."""
+    """A pool of at most `count` processes, started on demand and kept."""
 
     def __init__(self, count: int = _COUNT) -> None:
         self._count = count
         self.renew_after_fork()
 
     def renew_after_fork(self) -> None:
-        """In the child the processes are the parent's: it starts its own."""
+        """Forget the processes, which belong to the parent: the child starts its own."""
         self._idle: deque[subprocess.Popen[bytes]] = deque()
         self._places = threading.BoundedSemaphore(self._count)
 
     def ask(self, request: object) -> bytes:
-        """Raises what reading raised; Unavailable if the reader died."""
+        """Send a request and return the answer. Raises the reader's error; Unavailable if the reader died."""
         if importlib.util.find_spec("pyarrow") is None:
             raise InvalidArgument(missing("this server cannot read tables", "pyarrow", "spark"))
         with self._places:
-            process = self._taken()
+            process = self._idle_or_new()
             try:
                 answer = _exchange(process, msgspec.json.encode(request))
             except BaseException:
@@ -57,14 +57,14 @@ class Readers:
         return answer
 
     def close(self) -> None:
-        """End the processes that are idle."""
+        """End the idle processes."""
         while self._idle:
             _end(self._idle.pop())
 
     def close_at_exit(self) -> None:
         self.close()
 
-    def _taken(self) -> subprocess.Popen[bytes]:
+    def _idle_or_new(self) -> subprocess.Popen[bytes]:
         while self._idle:
             found = self._idle.pop()
             if found.poll() is None:

@@ -1,10 +1,10 @@
-"""OpenTelemetry spans, where the program has OpenTelemetry: a request's at the client, and its child at the server.
+"""OpenTelemetry spans, if the program uses OpenTelemetry: one at the client for each request, a child at the server.
 
     client   span "tenure enqueue" (CLIENT) ──▶ header traceparent ──▶ span "enqueue" (SERVER)   server
 
-A program that traces has imported the API, so this looks for it among the loaded modules and imports nothing: without
-it a span is one lookup. A span has the operation, the queue, the tenant and the outcome, never a payload, a token or a
-receipt.
+A program that traces has imported OpenTelemetry, so this module looks for it among the loaded modules and imports
+nothing: without it a span costs one lookup. A span carries operation, queue, tenant and outcome, never a payload, token
+or receipt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tracing() -> bool:
 
 @contextmanager
 def client_span(operation: str, headers: MutableMapping[str, str], attributes: Attributes) -> Iterator[Span | None]:
-    """Around a request: `headers` get the context to send along."""
+    """Open a client span around a request; adds the trace context to `headers`."""
     if not tracing():
         yield None
         return
@@ -44,7 +44,10 @@ def client_span(operation: str, headers: MutableMapping[str, str], attributes: A
 def server_span(
     operation: str, headers: Mapping[str, str], attributes: Attributes, *, ends: bool = True
 ) -> Iterator[Span | None]:
-    """Around a request's work: a child of the span that its headers name. `ends=False`: the caller ends it."""
+    """Open a server span around a request's work, as a child of the span in its headers.
+
+    `ends=False`: the caller ends it.
+    """
     if not tracing():
         yield None
         return
@@ -59,7 +62,7 @@ def _span(name: str, kind: SpanKind, attributes: Attributes, context: Any = None
     from opentelemetry import trace
 
     tracer = trace.get_tracer("tenure")
-    # Not the exception as an event: its message may quote what a caller sent.
+    # Do not record the exception as an event: its message may quote what a caller sent.
     with tracer.start_as_current_span(
         name, context, kind, attributes, record_exception=False, set_status_on_exception=False, end_on_exit=ends
     ) as span:

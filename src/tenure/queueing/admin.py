@@ -263,9 +263,10 @@ def cleanup(core: Core, before_ms: int | None, limit: int, progress: Progress | 
     numbers = core.write(
         lambda unit: [queue.number for queue in core.registry.all(unit.tx)], answer=_NUMBERS, step=b"queues"
     )
-    queues = {queue.number: queue for queue in core.read(core.registry.all)}
+    # By number, which also finds a queue that was deleted since: a repeated request still gets its first answers.
+    found = core.read(lambda reader: [core.registry.by_number(reader, number) for number in numbers])
     removed = 0
-    for queue in [queues[number] for number in numbers]:
+    for queue in [queue for queue in found if queue is not None]:
         for space in (keyspace.DONE, keyspace.DEAD):
             ranges = [(keyspace.ended_from(queue.number, 0), keyspace.ended_from(queue.number, before_ms))]
             removed += _remove_range(core, queue, space, ranges, limit - removed, progress)

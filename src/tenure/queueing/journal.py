@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
 from tenure.model.event import Event, EventPage
-from tenure.model.event_view import Place, told
+from tenure.model.event_view import EventPosition, public_event
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
@@ -211,8 +211,8 @@ def _shown(core: Core, reader: Reader, row: JournalRow, commit: int, index: int,
 
 def shown(row: JournalRow, commit: int, index: int, event: EventRecord, name: QueueName) -> Event:
     """A stored event in users' words."""
-    place = Place(commit, index, row.header.first_number + index, row.header.time_ms)
-    return told(event, place, name, row.text(event))
+    position = EventPosition(commit, index, row.header.first_number + index, row.header.time_ms)
+    return public_event(event, position, name, row.text(event))
 
 
 # ── one job's events ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,9 @@ from tenure.storage.records import QuotaRecord
 #: So many journal rows are gone through under the writer's lock; more than that, and it is counted again first.
 _CATCH_UP = 500
 _TRIES = 5
-_SPACES = (keyspace.QUEUES, keyspace.JOBS, keyspace.NOTES, keyspace.STATE, keyspace.READY, keyspace.JOURNAL)
+_SPACES = (
+    keyspace.QUEUES, keyspace.JOBS, keyspace.NOTES, keyspace.STATE, keyspace.READY, keyspace.BLOCKED, keyspace.JOURNAL,
+)  # fmt: skip
 
 
 def read(reader: Reader, tenant: str) -> QuotaRecord | None:
@@ -259,7 +261,8 @@ class _Count:
         self._jobs = self.stored = 0
         for queue in self._queues.values():
             span = keyspace.queue_range(queue.number)
-            self._jobs += sum([len(keys) for keys in iterate_keys(moment, keyspace.READY, *span)])
+            for space in (keyspace.READY, keyspace.BLOCKED):
+                self._jobs += sum([len(keys) for keys in iterate_keys(moment, space, *span)])
             for keys in iterate_keys(moment, keyspace.JOBS, *span):
                 self.stored += quota_usage.weigh(moment, queue.number, [key[-16:] for key in keys])
 

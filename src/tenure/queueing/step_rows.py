@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tenure.model.lease import Settle
 from tenure.model.request import JobImage
-from tenure.model.step import too_many
+from tenure.model.step import steps_limit_error
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
@@ -29,7 +29,7 @@ def put_row(unit: UnitOfWork, queue: int, job: bytes, kind: StepRow, name: str, 
     """Write a step's row and count it. Returns what the job had before. Raises TooLarge."""
     head = read_head(unit.tx, queue, job)
     count, size = head.count + 1, head.size + len(value)
-    refused = too_many(count, size)
+    refused = steps_limit_error(count, size)
     if refused is not None:
         raise refused
     record = StepRecord(name, value, unit.now, head.count)

@@ -1,10 +1,10 @@
-"""Accepting connections, no more of them than the process has handles for.
+"""Accept connections, no more than the process has file descriptors for.
 
     accept ──▶ room? ──▶ hand over
                 └─ no ──▶ close the connection that has been idle longest, or else refuse the new one
 
-A process that runs out of handles cannot open the next file of its store. So a listener stays below the limit
-(`RLIMIT_NOFILE`) by a reserve. A crowd of silent connections cannot shut out callers: they are the first to be closed.
+A process that runs out of file descriptors cannot open the next file of its store. So a listener stays below the limit
+(`RLIMIT_NOFILE`) by a reserve. Idle connections are closed first, so that many silent ones cannot shut out callers.
 Refusals are counted, and logged once in ten seconds, not one by one.
 """
 
@@ -21,14 +21,14 @@ from tenure.telemetry import warn
 
 #: Connections accepted in one go, before the event loop does something else.
 _BATCH = 64
-#: Seconds before the next attempt, where the process or the machine has no handle left.
+#: Seconds before the next attempt if the process or the machine has no file descriptor left.
 _RETRY_S = 0.2
-#: Seconds before the next look, where those just accepted are not handed over yet.
-_MOMENT_S = 0.01
-#: Seconds that a handshake may take where others wait for its place.
+#: Seconds before the next look if those just accepted are not handed over yet.
+_LOOK_AGAIN_S = 0.01
+#: Seconds that a handshake may take while others wait for its place.
 _HANDSHAKE_PATIENCE_S = 1.0
 #: Seconds between two lines of log about refusals.
-_QUIET_S = 10.0
+_LOG_AGAIN_S = 10.0
 _NO_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -44,25 +44,28 @@ class Acceptor:
         in_use: Callable[[], int],
         close_idle: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`connect` makes a protocol of an accepted socket, TLS included, and may raise OSError. `in_use` counts those
-        made and not ended; `close_idle` closes one that nobody misses, and says whether there was one."""
+        """`connect` turns an accepted socket into a protocol, TLS included, and may raise OSError.
+
+        `in_use` returns the number of open connections. `close_idle` closes an idle one and returns whether there was
+        one.
+        """
         self._listening = listening
         self._connect = connect
         self._limit = limit
         self._in_use = in_use
         self._close_idle = close_idle
         self._loop = asyncio.get_running_loop()
-        #: Handshakes under way, the oldest first, and when each began.
+        #: Handshakes in progress, oldest first, and when each began.
         self._connecting: dict[asyncio.Task[None], float] = {}
         self._closed = False
         self.refused = 0
-        self._told_at: float | None = None
-        self._told = 0
+        self._logged_at: float | None = None
+        self._logged_refusals = 0
         listening.setblocking(False)
         self._resume()
 
     def close(self) -> None:
-        """Accept nothing more. The socket itself is its owner's to close."""
+        """Accept nothing more. The owner of the socket closes it."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._listening)
@@ -74,7 +77,7 @@ class Acceptor:
             self._loop.add_reader(self._listening, self._accept)
 
     def _pause(self, seconds: float) -> None:
-        """Leave callers in the kernel's backlog for a moment."""
+        """Leave callers in the kernel's backlog for so many seconds."""
         self._loop.remove_reader(self._listening)
         self._loop.call_later(seconds, self._resume)
 
@@ -82,7 +85,7 @@ class Acceptor:
         for _ in range(_BATCH):
             room = self._make_room()
             if room is None:
-                self._pause(_MOMENT_S)
+                self._pause(_LOOK_AGAIN_S)
                 return
             try:
                 sock, _ = self._listening.accept()
@@ -104,7 +107,7 @@ class Acceptor:
             task.add_done_callback(lambda done: self._connecting.pop(done, None))
 
     def _make_room(self) -> bool | None:
-        """Whether one more may be accepted, for which an idle one may be closed. None: it will be known in a moment."""
+        """Whether one more may be accepted; closes an idle one if needed. None: not known yet, look again."""
         if self._in_use() + len(self._connecting) < self._limit or self._close_idle():
             return True
         if not self._connecting:
@@ -119,7 +122,7 @@ class Acceptor:
     async def _hand_over(self, sock: socket.socket) -> None:
         try:
             await self._connect(sock)
-        except (OSError, ssl.SSLError, TimeoutError):  # a failed handshake, or a caller who has left
+        except (OSError, ssl.SSLError, TimeoutError):  # a failed handshake, or a caller that has disconnected
             sock.close()
         except BaseException:
             with contextlib.suppress(OSError):
@@ -129,6 +132,6 @@ class Acceptor:
     def _count_refusal(self, reason: str) -> None:
         self.refused += 1
         now = self._loop.time()
-        if self._told_at is None or now - self._told_at >= _QUIET_S:
-            count, self._told, self._told_at = self.refused - self._told, self.refused, now
+        if self._logged_at is None or now - self._logged_at >= _LOG_AGAIN_S:
+            count, self._logged_refusals, self._logged_at = self.refused - self._logged_refusals, self.refused, now
             warn("connections_refused", count=count, limit=self._limit, reason=reason)

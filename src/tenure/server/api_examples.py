@@ -1,6 +1,6 @@
-"""A request for each operation, as the reference and the OpenAPI document show it. A test sends every one of them.
+"""A request for each operation, shown in the reference and the OpenAPI document. A test sends every one of them.
 
-JOB, LEASE and RECEIPT stand for values of the reader's own.
+JOB, LEASE and RECEIPT stand for the reader's own values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ JOB = "0190a1b2c3d47e5f8a6b7c8d9e0f1a2b"
 LEASE = "0190a1b2c3d57e5f8a6b7c8d9e0f1a2c"
 RECEIPT = f"{JOB}.{LEASE}.1"
 
-#: What the paths name.
+#: Values for the named segments of the paths.
 WORDS = {
     "queue": "emails", "job": JOB, "lease": LEASE, "tenant": "acme", "consumer": "exporter", "request": "5f0c9a7e",
     "write": "import-17", "chunk": "0", "part": "0", "piece": "0", "snapshot": "nightly", "table": "jobs",
@@ -90,13 +90,13 @@ def example_of(operation: Operation) -> Example:
 
 
 def target_of(operation: Operation) -> str:
-    """Path and query of its example."""
+    """Return path and query of its example."""
     query = example_of(operation).query
     return operation.path.format(**WORDS) + ("?" + urlencode(query, safe=",") if query else "")
 
 
 def curl(operation: Operation) -> str:
-    """Its example as a line for a shell."""
+    """Return its example as a curl command."""
     body = example_of(operation).body
     parts = ["curl"]
     if operation.method not in ("GET", "POST") or (operation.method == "POST" and body is None):

@@ -1,10 +1,10 @@
-"""The application: the operations below `/v1`, and beside them pages for people, probes and scrapers.
+"""The ASGI application: the operations below `/v1`, and pages for people, probes and scrapers.
 
 /v1/…                    the operations (`asgi`)
 /, /ui/…, /session, …    the dashboard (`dashboard`)
 /schema                  the protocol as OpenAPI; the dashboard shows it at /docs
 /healthz, /readyz        this process answers; the store behind it does too
-/metrics                 numbers, for Prometheus
+/metrics                 metrics for Prometheus
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tenure.server.openapi import openapi
 from tenure.server.request_log import log_entry, plain_headers
 
 document = cache(openapi)
-"""The protocol as OpenAPI; made at its first use."""
+"""The protocol as OpenAPI, generated on first use."""
 
 Page = Callable[[Scope], Awaitable[Reply]]
 
-#: They are data: a browser is told to load and run nothing.
+#: These pages are data: tell browsers to load and run nothing.
 _PAGE_HEADERS = (
     ("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     ("X-Content-Type-Options", "nosniff"),
@@ -38,7 +38,7 @@ _PAGE_HEADERS = (
 
 
 class Application:
-    """ASGI. It does not close the store, which it did not open."""
+    """The ASGI application. It does not close the store, which it did not open."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Application:
     ) -> None:
         """`open_metrics`: `/metrics` needs no token.
 
-        `bodies`: bytes of all requests' bodies that may be held at once.
+        `bodies`: how many bytes of request bodies may be held at once.
         """
         self.operations = OperationsApp(dispatcher, authenticator, threads=threads, bodies=bodies)
         self._dispatcher = dispatcher
@@ -68,7 +68,7 @@ class Application:
 
     @property
     def paths(self) -> frozenset[str]:
-        """Those of the pages beside the operations."""
+        """The paths of the pages, which are not operations."""
         return frozenset(self._pages) | self._dashboard_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,7 +94,7 @@ class Application:
             reply = await self.dashboard.reply(scope, receive, send)
         except TenureError as exc:
             reply = self._refusal(scope, exc)
-        except Exception as exc:  # noqa: BLE001 - the caller gets an error that names no detail, the log gets all of it
+        except Exception as exc:  # noqa: BLE001 - the caller gets an error without details, the log gets all of them
             telemetry.warn("dashboard_failed", exc, path=scope["path"])
             reply = self._refusal(scope, TenureError(f"the server failed: {type(exc).__name__}"))
         if reply is not None:
@@ -139,7 +139,7 @@ class Application:
         if self._dispatcher.stopping:
             return _json({"status": "going down"}, 503)
         try:
-            # A read that finds nothing shows that the store can be read.
+            # A read that finds nothing still shows that the store can be read.
             await self.operations.runner.run(self._dispatcher.backend.queues, "readyz")
         except TenureError as exc:
             return _json({"status": exc.code}, 503)
@@ -153,7 +153,7 @@ class Application:
             identity = await self.operations.identify(plain_headers(scope["headers"]))
             log_entry(scope).subject = identity.subject
             if not identity.operator:
-                raise Forbidden("this takes the scope 'operator'")
+                raise Forbidden("this needs the scope 'operator'")
         return Reply(200, CONTENT_TYPE_LATEST, await self.operations.runner.run(generate_latest))
 
     async def _schema(self, scope: Scope) -> Reply:

@@ -1,7 +1,7 @@
-"""The operations as an ASGI application: what is below `/v1`.
+"""The operations below `/v1` as an ASGI application.
 
-A request is understood on the event loop and carried out by a `VerbRunner`. One that waits holds no thread: the backend
-notifies when it is worth another look (`Backend.watch`), and the wait ends when the caller leaves.
+The event loop decodes a request, and a `VerbRunner` carries it out. A waiting request holds no thread: the backend
+notifies when to look again (`Backend.watch`), and the wait ends when the caller disconnects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tenure.server.request_log import log_entry, plain_headers
 from tenure.server.request_quota import RequestQuota
 from tenure.server.verb_runner import SMALL_BYTES, CallerGone, VerbRunner
 
-# ASGI leaves the values of its messages open: hence Any.
+# ASGI does not type the values of its messages: hence Any.
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -32,13 +32,13 @@ class OperationsApp:
     def __init__(
         self, dispatcher: Dispatcher, authenticator: Authenticator, *, threads: int = 16, bodies: int = 2**40
     ) -> None:
-        """`bodies`: bytes of all bodies that may be held at once."""
+        """`bodies`: how many bytes of request bodies may be held at once."""
         self.dispatcher = dispatcher
         self.quota = RequestQuota(dispatcher.backend)
         self.runner = VerbRunner(dispatcher, threads, "tenure-server")
         self.heads = HeadCache()
         self.bodies = BodyBudget(bodies)
-        #: Streams of events that are open.
+        #: Open event streams.
         self.streams = 0
         self._authenticator = authenticator
 
@@ -49,26 +49,26 @@ class OperationsApp:
         except Abandoned:
             return
         finally:
-            self.bodies.give_back(exchange.held)
+            self.bodies.release(exchange.held)
             log_entry(scope).record(exchange)
 
     def check_page(self, headers: Mapping[str, str]) -> None:
-        """Whether a page beside the operations may be shown. Raises Forbidden."""
+        """Raise Forbidden if these headers may not be shown a page."""
         self._authenticator.check_page(headers)
 
     def inline(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> InlineExchange | None:
-        """A request that is at hand whole, to be answered without the machinery of ASGI; None: it cannot be.
+        """Return an exchange for a complete request that can be answered without ASGI; None if it cannot.
 
-        For `http_protocol`: ASGI takes a task, four messages and two writes for a request, which is more than a small
+        For `http_protocol`: ASGI takes a task, four messages and two writes for a request, which cost more than a small
         verb.
         """
-        # A cookie may sign the caller in: the application looks at it.
+        # A cookie may sign the caller in, which only the application checks.
         if not self.runner.inline or "content-encoding" in headers or "cookie" in headers:
             return None
         return InlineExchange(self.dispatcher, method, path, headers, body, identify=self._identify_inline)
 
     def inline_match(self, match: Match, body: bytes) -> InlineExchange | None:
-        """The same, of a request whose head is in the cache."""
+        """As `inline`, for a request whose head is in the cache."""
         if len(body) > SMALL_BYTES:
             return None
         head, headers = match.cached
@@ -82,13 +82,13 @@ class OperationsApp:
         return await self.runner.run(self._authenticator.identify, headers) if found is None else found
 
     def _identify_inline(self, headers: Mapping[str, str]) -> Identity | None:
-        """None: it takes a thread, or the request has to be counted against a quota."""
+        """Return the caller; None if that needs a thread, or the request must be counted against a quota."""
         identity = self._authenticator.identify_at_once(headers)
         return identity if identity is not None and self.quota.free(identity) else None
 
 
 class _AsgiExchange(Exchange):
-    """A request as ASGI hands it over."""
+    """A request delivered by ASGI."""
 
     def __init__(self, app: OperationsApp, scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
@@ -133,7 +133,7 @@ class _AsgiExchange(Exchange):
             more = message.get("more_body", False)
             if size > limit:
                 raise TooLarge("the request", size, limit)
-            self._app.bodies.take(len(part))
+            self._app.bodies.reserve(len(part))
             self.held += len(part)
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -153,30 +153,30 @@ class _AsgiExchange(Exchange):
 
 
 class BodyBudget:
-    """Bytes of all request bodies that are held at once. Used by one event loop."""
+    """The budget for the bytes of all request bodies held at once. Used by one event loop."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.held = 0
 
-    def take(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Raises BodiesFull."""
         if self.held + size > self._limit:
             raise BodiesFull
         self.held += size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.held -= size
 
 
 class BodiesFull(Unavailable):
-    """The server holds as many bytes of requests as it may. Nothing was done: try again."""
+    """The server holds as many bytes of request bodies as it may. Nothing was done: try again."""
 
     retry_after = 1.0
     for_callers = True
 
     def __init__(self) -> None:
-        super().__init__("the server holds as many bytes of requests as it may: try again in a moment")
+        super().__init__("the server's memory for request bodies is in use: try again")
 
 
 def start_of(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> Message:

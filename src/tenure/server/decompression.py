@@ -1,4 +1,4 @@
-"""Compressed bodies, opened with an eye on how large they become: a few kilobytes can hold gigabytes."""
+"""Decompress request bodies, limiting their size: a few kilobytes can contain gigabytes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import zlib
 
 from tenure.errors import InvalidArgument, TooLarge
 
-#: zlib's own numbers: +16 expects gzip's frame.
+#: zlib's window sizes: +16 expects gzip's frame.
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 def inflated(body: bytes, encoding: str | None, limit: int) -> bytes:
-    """The body as it was before `Content-Encoding`. Raises InvalidArgument, TooLarge.
+    """Return the body without its `Content-Encoding`. Raises InvalidArgument, TooLarge.
 
-    Nothing past the limit is ever made: the decoder stops one byte after it.
+    The decoder stops one byte after the limit, so larger output is never allocated.
     """
     name = (encoding or "identity").strip().lower()
     if name == "identity":

@@ -1,4 +1,4 @@
-"""The journal as server-sent events: from a cursor (or `Last-Event-ID`) on, until the caller leaves."""
+"""The journal as server-sent events: from a cursor (or `Last-Event-ID`) on, until the caller disconnects."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tenure.server.asgi import Send, start_of
 if TYPE_CHECKING:
     from tenure.server.asgi import OperationsApp
 
-#: Seconds after which a stream without events says that it is alive.
+#: Seconds after which a stream without events sends a keep-alive.
 _ALIVE_S = 15.0
 _A_YEAR_MS = 86_400_000 * 365
-#: Seconds between two looks of a stream, for each stream there is, up to a second: every commit wakes all of them, and
-#: hundreds that look each time would leave little of the server to others.
+#: Seconds between two looks of a stream, times the number of streams, up to a second: every commit wakes all of them,
+#: and hundreds of looks would leave little of the server for others.
 _PACE_S = 0.002
 
 
 async def stream_events(
     app: OperationsApp, exchange: Exchange, send: Send, caller_leaves: Callable[[], Awaitable[None]]
 ) -> None:
-    """Send events until the caller leaves, its token expires, it calls the request off, or the server stops.
+    """Send events until the caller disconnects, its token expires, it cancels the request, or the server stops.
 
     `exchange` is a checked request for `events`. Raises what its first page raises, with nothing sent.
     """
@@ -38,7 +38,7 @@ async def stream_events(
         query["after"] = exchange.headers["last-event-id"]
 
     def notify() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the server
             loop.call_soon_threadsafe(woken.set)
 
     async def next_page(head: RequestHead) -> EventPage:
@@ -57,7 +57,7 @@ async def stream_events(
     app.streams += 1
     try:
         await send(start_of(200, "text/event-stream", (("Cache-Control", "no-store"),)))
-        while not gone.done() and not dispatcher.stopping and not entry.over:
+        while not gone.done() and not dispatcher.stopping and not entry.cancelled:
             text = _text_of(page) if page.events else b": alive\n\n"
             await send({"type": "http.response.body", "body": text, "more_body": True})
             moved_on, query["after"] = page.cursor != query.get("after"), page.cursor
@@ -83,7 +83,7 @@ async def stream_events(
 
 
 def _text_of(page: EventPage) -> bytes:
-    """The last event of a page carries the cursor: a caller that comes back with it goes on behind the page."""
+    """Encode a page. Its last event carries the cursor, with which a caller continues after the page."""
     lines = [
         b"event: " + event.type.encode() + b"\ndata: " + formats.JSON.encode(event) + b"\n" for event in page.events
     ]

@@ -1,15 +1,14 @@
-"""uvicorn's HTTP protocol, guarded against heads without end, and with a short way for small verbs.
+"""uvicorn's HTTP protocol with limits on heads and idle connections, and a short path for small verbs.
 
-uvicorn hands a request on once its head is complete, and keeps whatever comes before that, however much. So the head is
-counted here; a request that is refused gets an answer of our own shape, and the connection is closed.
+uvicorn passes a request on once its head is complete, and buffers everything before that, however much. So the head is
+counted here; a refused request gets an answer of our own format, and the connection is closed.
 
-A connection that gets nowhere is closed. Every `idle_seconds / 2` each is looked at (`_look_at_progress`), from the
-moment it is made: it has to complete a head within `idle_seconds`, send its body and take its answer at `MIN_RATE` or
-faster.
+A connection without progress is closed. Every `idle_seconds / 2` each is checked (`_check_progress`), from its start:
+it must complete a head within `idle_seconds`, send its body and read its answer at `MIN_RATE` or faster.
 
-A small request to `/v1` is held until its body is complete, and answered here if that takes neither a thread nor a wait
+A small request to `/v1` is held until its body is complete, and answered here if that needs neither a thread nor a wait
 (`InlineExchange`): an ASGI application needs a task, four messages and two writes for it, which take longer than the
-verb. Every other request goes uvicorn's way, and so does this one where a reply is under way before it, or the caller
+verb. Every other request goes through uvicorn, and so does a small one if an earlier reply is pending, or the caller
 does not read.
 """
 
@@ -33,14 +32,14 @@ from tenure.server.request_log import LogEntry, checked_request_id, describe, lo
 from tenure.server.verb_runner import SMALL_BYTES
 
 CLOSE = "connection: close\r\n"
-#: Seconds in which a connection must complete a request's head, and without progress in a body or an answer.
+#: Seconds for a connection to complete a request's head, and the longest pause within a body or an answer.
 IDLE_SECONDS = 30.0
-#: Bytes a second: slower bodies and readers are cut off.
+#: Bytes a second: slower senders and readers are disconnected.
 MIN_RATE = 4096
 
 
 class GuardedHttp(HttpToolsProtocol):
-    """Use what `guarded` makes of it."""
+    """The protocol; `guarded` makes a subclass with limits."""
 
     head_limit: ClassVar[int]
     idle_seconds: ClassVar[float]
@@ -50,29 +49,29 @@ class GuardedHttp(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = False
-        #: When the connection was made, or its last answer was complete: by then it had nothing to say.
-        self.quiet_since = 0.0
+        #: When the connection was opened, or its last answer was complete.
+        self.idle_since = 0.0
         #: Whether it has had an answer.
         self.served = False
-        self._look: asyncio.TimerHandle | None = None
-        #: Since the last look: bytes of a body that came, and whether the caller took what was written.
+        self._check_timer: asyncio.TimerHandle | None = None
+        #: Since the last check: bytes of a body that arrived, and whether the caller read what was written.
         self._body_bytes = 0
         self._drained = False
         self._unsent = 0
-        #: The body so far of a request that may be answered at once; None: it is uvicorn's.
+        #: The body so far of a request that may be answered here; None: uvicorn handles it.
         self._held: bytes | None = None
-        #: No request is half here; and the last data, if it began one.
-        self._between = True
+        #: Whether no request is incomplete; and the last data, if it began one.
+        self._between_requests = True
         self._data = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
-        self.quiet_since = self.loop.time()
-        self._look_later()
+        self.idle_since = self.loop.time()
+        self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._look is not None:
-            self._look.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
@@ -81,32 +80,32 @@ class GuardedHttp(HttpToolsProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether closing it interrupts nothing: no head is complete that was not answered."""
-        return (self._between or self._in_head) and getattr(self.cycle, "response_complete", True)
+        """Whether closing it interrupts nothing: every complete head has been answered."""
+        return (self._between_requests or self._in_head) and getattr(self.cycle, "response_complete", True)
 
-    def _look_later(self) -> None:
-        self._look = self.loop.call_later(self.idle_seconds / 2, self._look_at_progress)
+    def _schedule_check(self) -> None:
+        self._check_timer = self.loop.call_later(self.idle_seconds / 2, self._check_progress)
 
-    def _look_at_progress(self) -> None:
+    def _check_progress(self) -> None:
         if self._stuck():
             self.transport.abort()
             return
         self._body_bytes, self._drained = 0, False
         self._unsent = self.transport.get_write_buffer_size()
-        self._look_later()
+        self._schedule_check()
 
     def _stuck(self) -> bool:
-        """Whether the caller has sent or taken too little since the last look."""
+        """Whether the caller has sent or read too little since the last check."""
         least = MIN_RATE * self.idle_seconds / 2
-        if self._unsent and not self._drained:  # the caller takes its answer
+        if self._unsent and not self._drained:  # the caller should read its answer
             return self.transport.get_write_buffer_size() > max(0, self._unsent - least)
         if self.idle:
-            return self.loop.time() - self.quiet_since >= self.idle_seconds
-        # A body is under way; where we have stopped reading, it is not the caller who is slow.
-        return not self._between and not self.flow.read_paused and self._body_bytes < least
+            return self.loop.time() - self.idle_since >= self.idle_seconds
+        # A body is arriving; if this server has paused reading, the caller is not the slow one.
+        return not self._between_requests and not self.flow.read_paused and self._body_bytes < least
 
     def data_received(self, data: bytes) -> None:
-        if self._between and self.operations is not None:
+        if self._between_requests and self.operations is not None:
             if self._answered_by_match(data):
                 return
             self._data = data
@@ -120,7 +119,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._between = False
+        self._between_requests = False
         self._in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
@@ -128,8 +127,8 @@ class GuardedHttp(HttpToolsProtocol):
         self._body_bytes = round(MIN_RATE * self.idle_seconds)  # a body that has just begun is not late
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.head_limit:
-            raise self._too_large(size)  # to the parser, which makes a 400 of it: see below
-        if self._short_way():
+            raise self._too_large(size)  # the parser turns it into a 400: see below
+        if self._may_answer_here():
             self._held = b""
         else:
             super().on_headers_complete()
@@ -141,24 +140,24 @@ class GuardedHttp(HttpToolsProtocol):
             return
         self._held += body
         if len(self._held) > SMALL_BYTES:
-            self._let_go()
+            self._pass_to_uvicorn()
 
     def on_message_complete(self) -> None:
-        self._between = True
+        self._between_requests = True
         if self._held is not None:
             if self._answered(self._held):
                 self._held = None
                 return
-            self._let_go()
+            self._pass_to_uvicorn()
         super().on_message_complete()
 
     def shutdown(self) -> None:
         if self._held is not None:
-            self._let_go()  # it has begun: it is answered yet
+            self._pass_to_uvicorn()  # it has begun, so it is still answered
         super().shutdown()
 
-    def _short_way(self) -> bool:
-        """Whether this request may be answered at once, as far as its head tells."""
+    def _may_answer_here(self) -> bool:
+        """Whether this request may be answered here, by its head."""
         return (
             self.operations is not None
             and self.url.startswith(b"/v1/")
@@ -176,8 +175,8 @@ class GuardedHttp(HttpToolsProtocol):
                 return int(value)
         return 0
 
-    def _let_go(self) -> None:
-        """What was held goes uvicorn's way after all."""
+    def _pass_to_uvicorn(self) -> None:
+        """Pass the held request to uvicorn."""
         held, self._held = self._held, None
         super().on_headers_complete()
         if held:
@@ -252,7 +251,7 @@ class GuardedHttp(HttpToolsProtocol):
         if keep:
             self.on_response_complete()
         else:
-            self.quiet_since = self.loop.time()
+            self.idle_since = self.loop.time()
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -265,7 +264,7 @@ class GuardedHttp(HttpToolsProtocol):
         return TooLarge("the request's head", size, self.head_limit)
 
     def on_response_complete(self) -> None:
-        self.served, self.quiet_since = True, self.loop.time()
+        self.served, self.idle_since = True, self.loop.time()
         super().on_response_complete()
 
     def _refuse(self, error: TenureError) -> None:
@@ -282,15 +281,18 @@ class GuardedHttp(HttpToolsProtocol):
 def guarded(
     head_limit: int, idle_seconds: float = IDLE_SECONDS, operations: OperationsApp | None = None
 ) -> type[GuardedHttp]:
-    """The protocol with these limits, for uvicorn's `http=`. `operations` answers small requests here; None: none."""
+    """Return the protocol with these limits, for uvicorn's `http=`.
+
+    `operations` answers small requests; None: uvicorn does.
+    """
     limits = {"head_limit": head_limit, "idle_seconds": idle_seconds, "operations": operations}
     return type("GuardedHttp", (GuardedHttp,), limits)
 
 
 def close_idle(connections: Iterable[object]) -> bool:
-    """Close the connection that has been quiet longest, first of those that have never asked for anything."""
+    """Close the connection that has been idle longest, those that never sent a request first."""
     idle = [one for one in connections if isinstance(one, GuardedHttp) and one.idle and not one.transport.is_closing()]
     if not idle:
         return False
-    min(idle, key=lambda one: (one.served, one.quiet_since)).transport.abort()
+    min(idle, key=lambda one: (one.served, one.idle_since)).transport.abort()
     return True

@@ -1,9 +1,9 @@
-"""Requests in numbers, for Prometheus.
+"""Metrics of requests, for Prometheus.
 
     tenure_http_requests_total{route,status}     tenure_http_seconds{route}, as a histogram
 
-prometheus-client takes 3 µs to find two series by their labels and count: a tenth of what a small request may
-cost. They are counted here, and handed over when it collects.
+prometheus-client takes 3 µs to find two series by their labels and count: a tenth of a small request. So requests are
+counted here, and passed on when it collects.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tenure.telemetry import BOUNDS, Collected, histogram_buckets
+from tenure.telemetry import BOUNDS, MetricCollector, histogram_buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -29,8 +29,8 @@ class _Route:
         self.statuses: dict[int, int] = {}
 
 
-class Numbers(Collected):
-    """All servers of a process share one (`NUMBERS`), as its stores share their meters."""
+class RequestMetrics(MetricCollector):
+    """The counts of this process, shared by all its servers (`REQUEST_METRICS`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,4 +67,4 @@ class Numbers(Collected):
         )
 
 
-NUMBERS = Numbers()
+REQUEST_METRICS = RequestMetrics()

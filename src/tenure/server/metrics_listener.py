@@ -1,7 +1,7 @@
-"""`/metrics` at an address of its own (`server.metrics_bind`), and nothing else there.
+"""`/metrics` at an address of its own (`server.metrics_bind`), without other pages.
 
-It takes no token: the address is for a network where only scrapers get. One thread answers one request after the other,
-each within a few seconds, so that nobody can make it use more than that.
+It needs no token: the address should be on a network that only scrapers reach. One thread answers one request after the
+other, each within a few seconds, which bounds its cost.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Scrapes are not logged."""
+        """Do not log scrapes."""
 
 
 class _Listener(HTTPServer):
     allow_reuse_address = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A scraper that left, or was too slow: nothing to say."""
+        """Ignore a scraper that disconnected, or was too slow."""
 
 
 @contextlib.contextmanager
 def serving_metrics(host: str, port: int) -> Iterator[int]:
-    """Serve `/metrics` in a thread, for as long as the context lasts; gives the port. Raises OpenError."""
+    """Serve `/metrics` in a thread while the context is open; yields the port. Raises OpenError."""
     kind = type("_Listener6", (_Listener,), {"address_family": socket.AF_INET6}) if ":" in host else _Listener
     try:
         server = kind((host, port), _Handler)

@@ -1,4 +1,4 @@
-"""OpenAPI, made from the table of operations: what the servers do is what it says."""
+"""OpenAPI, generated from the table of operations."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _PATTERNS = {
     "snapshot": r"^[a-z0-9][a-z0-9._-]{0,100}$",
     "table": r"^[a-z_]+$",
 }
-#: What callers of a tag's operations do, in the order in which one needs them.
+#: The purpose of each tag's operations, in reading order.
 _PURPOSES = {
-    "produce": "Put jobs in.",
-    "consume": "Take jobs under a lease, and settle them by the receipt that comes with each.",
-    "look": "Look, and change nothing. Any scope does.",
+    "produce": "Enqueue and cancel jobs.",
+    "consume": "Claim jobs under a lease, and settle each with its receipt.",
+    "look": "Read only. Any scope will do.",
     "mend": "Policies, pauses, replays and purges of a tenant's queues.",
     "operate": "The whole store, for operators.",
 }
 _ABOUT = """A durable, lease-based job queue: a job is settled only by the holder of its live lease.
 
 JSON by default, MessagePack with `Content-Type` and `Accept: application/msgpack`; payloads are base64 in JSON. A server
-that asks for tokens takes them as `Authorization: Bearer`. What is refused is answered with a `Problem`, whose `code` says
+that asks for tokens takes them as `Authorization: Bearer`. A refusal is a `Problem`, whose `code` says
 why. A first job:
 
 ```sh
@@ -107,7 +107,7 @@ def _described(operation: Operation, asks: Any, answers: Any) -> Schema:
 
 
 def _description(operation: Operation) -> str:
-    """The scope it takes, and its example as a line for a shell, in Markdown."""
+    """Return the required scope, and the example as a curl command, in Markdown."""
     scope = "any scope" if operation.scope == "any" else f"the scope `{operation.scope}`"
     return f"Takes {scope}.\n\n```sh\n{curl(operation)}\n```"
 
@@ -138,7 +138,7 @@ def _query_parameters(operation: Operation) -> list[Schema]:
 
 
 def _plain(field: Schema) -> Schema:
-    """A query has no null: what may be left out is simply not there."""
+    """Remove null from a query parameter's schema: an optional one is omitted instead."""
     choices = [choice for choice in field.get("anyOf", ()) if choice.get("type") != "null"]
     schema = dict(choices[0]) if choices else dict(field)
     if field.get("default") is not None:
@@ -172,7 +172,7 @@ def _headers(operation: Operation) -> list[Schema]:
 
 
 def _refusals() -> Schema:
-    """One shape for all of them; the code tells which."""
+    """Return the response for all errors: one schema, whose code says which."""
     statuses: dict[int, list[str]] = {}
     for code, fault in FAULTS.items():
         statuses.setdefault(fault.status, []).append(code)

@@ -1,11 +1,11 @@
-"""Queues in numbers, for Prometheus.
+"""Metrics of queues, for Prometheus.
 
     tenure_queue_jobs{tenant,queue,state}           jobs, by state: blocked, waiting, leased, done, dead
     tenure_queue_oldest_age_seconds{tenant,queue}   how long the oldest ready job has been ready
     tenure_queues_omitted                           queues that are not shown
 
-Users make queues by the thousand: the QUEUES busiest are shown, by jobs that wait, are leased or dead. The numbers are
-the store's own counters, read from a snapshot at most once in MAX_AGE_MS, however many scrapers ask.
+Users make thousands of queues: only the QUEUES busiest are shown, by waiting, leased and dead jobs. The values are the
+store's own counters, read from a snapshot at most once in MAX_AGE_MS, however many scrapers ask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tenure.clock import Clock, SystemClock
 from tenure.contract.backend import Backend
 from tenure.errors import TenureError
 from tenure.model.job import QueueDepth
-from tenure.telemetry import Collected, warn
+from tenure.telemetry import MetricCollector, warn
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -28,8 +28,10 @@ QUEUES = 200
 MAX_AGE_MS = 5_000
 
 
-class QueueMetrics(Collected):
-    """All servers of a process share one (`QUEUE_METRICS`); each adds its backend while it serves."""
+class QueueMetrics(MetricCollector):
+    """The collector of this process, shared by all its servers (`QUEUE_METRICS`); each adds its backend while it
+    serves.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
@@ -65,7 +67,7 @@ class QueueMetrics(Collected):
         return iter(families)
 
     def _refresh(self) -> None:
-        """Requires `_reading`."""
+        """Read the counters again if they are too old. Requires: `_reading` is held."""
         now = self._clock.steady_ms()
         if self._read_ms is not None and now - self._read_ms < MAX_AGE_MS:
             return
@@ -76,7 +78,7 @@ class QueueMetrics(Collected):
         for backend in backends:
             try:
                 depths, omitted = depths_of(backend, QUEUES)
-            except TenureError as exc:  # the other numbers are told all the same
+            except TenureError as exc:  # the other metrics are still reported
                 warn("queue_metrics_failed", code=exc.code)
                 continue
             self._depths += depths
@@ -98,7 +100,7 @@ class QueueMetrics(Collected):
 
 
 def depths_of(backend: Backend, limit: int) -> tuple[Sequence[QueueDepth], int]:
-    """The busiest queues, and how many others there are. A backend of another process does not tell ages."""
+    """Return the busiest queues, and how many others there are. A backend of another process does not report ages."""
     if isinstance(backend, EmbeddedBackend):
         return backend.depths(limit)
     infos = sorted(

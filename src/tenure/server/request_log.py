@@ -1,13 +1,13 @@
-"""Every request's id, line of log, metrics and span.
+"""The id, log line, metrics and span of every request.
 
     {"event": "request", "request_id": "…", "route": "enqueue", "tenant": "acme", "subject": "ada", "queue": "emails",
      "method": "POST", "status": 200, "code": null, "ms": 1.3, "bytes_in": 31, "bytes_out": 64, …}
 
     tenure_http_requests_total{route,status}   tenure_http_seconds{route}
 
-A line names the caller, the operation and how it ended. It never holds a header, a path as it was sent, a query, a body
-or a receipt: anything a caller wrote could be a secret. The route is the operation's name, so that callers cannot make
-up new ones.
+A line names the caller, the operation and the outcome. It never contains a header, a path as sent, a query, a body or a
+receipt: anything written by a caller could be a secret. The route is the operation's name, so that callers cannot
+create new ones.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 from tenure.errors import TenureError
 from tenure.protocol.answer import Exchange
 from tenure.protocol.tracing import server_span, tracing
-from tenure.server.metrics import NUMBERS
-from tenure.telemetry import inform_often
+from tenure.server.metrics import REQUEST_METRICS
+from tenure.telemetry import inform_request
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -35,12 +35,12 @@ REQUEST_ID = b"tenure-request"
 _ID = re.compile(rb"[0-9a-f]{32}\Z")
 _TEXT_ID = re.compile(r"[0-9a-f]{32}\Z")
 
-#: Of a request that got as far as no operation.
+#: The route of a request that reached no operation.
 NO_ROUTE = "none"
 
 
 class LogEntry:
-    """What the log says about a request. It is at `scope["tenure"]`, and filled in while the request is served."""
+    """The facts for a request's log line, at `scope["tenure"]`, filled in while the request is served."""
 
     __slots__ = (
         "bytes_in", "bytes_out", "code", "queue", "request_id", "route", "status", "subject", "tenant",
@@ -52,14 +52,14 @@ class LogEntry:
         self.tenant: str | None = None
         self.subject: str | None = None
         self.queue: str | None = None
-        #: Of the error, if it was one.
+        #: The code of the error, if there was one.
         self.code: str | None = None
         self.status = 0
         self.bytes_in = 0
         self.bytes_out = 0
 
     def record(self, exchange: Exchange) -> None:
-        """Take from a request what is known of it, once it has been answered or abandoned."""
+        """Copy the facts of a request, once it has been answered or abandoned."""
         identity, request = exchange.identity, exchange.request
         if identity is not None:
             self.subject, self.tenant = identity.subject, identity.tenant
@@ -70,7 +70,7 @@ class LogEntry:
             if call.tenant is not None:
                 self.tenant = call.tenant
             if "queue" in call.path:
-                with contextlib.suppress(TenureError):  # a name that was refused: what a caller wrote is not logged
+                with contextlib.suppress(TenureError):  # a refused name: do not log what a caller wrote
                     self.queue = call.name.queue
         self.code = exchange.error
 
@@ -83,7 +83,7 @@ def log_entry(scope: Scope) -> LogEntry:
 
 
 def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """By their names. The values of one that came twice are joined, so that no two checks can read different ones."""
+    """Return headers by name. Values of a repeated one are joined, so that no two checks can read different ones."""
     found: dict[str, str] = {}
     for raw_name, raw_value in raw:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
@@ -92,12 +92,12 @@ def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 class RequestLogger:
-    """An ASGI application around another: logs and counts its requests. `plain`: paths that are logged as such."""
+    """An ASGI wrapper that logs and counts requests. `plain`: paths that are logged as they are."""
 
     def __init__(self, app: Asgi, plain: frozenset[str] = frozenset()) -> None:
         self._app = app
         self._plain = plain
-        NUMBERS.register()
+        REQUEST_METRICS.register()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -136,16 +136,16 @@ class RequestLogger:
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The caller's, if it looks like one of ours; else a new one."""
+    """Return the caller's request id if it is valid, else a new one."""
     for name, value in headers:
         if name == REQUEST_ID and _ID.match(value):
             return str(value, "ascii")
     return os.urandom(16).hex()
 
 
-def checked_request_id(said: str) -> str:
-    """As `request_id`, of an id that was read before."""
-    return said if _TEXT_ID.match(said) else os.urandom(16).hex()
+def checked_request_id(request_id: str) -> str:
+    """As `request_id`, for an id that was already extracted."""
+    return request_id if _TEXT_ID.match(request_id) else os.urandom(16).hex()
 
 
 def describe(span: Any, entry: LogEntry) -> None:
@@ -162,10 +162,10 @@ def describe(span: Any, entry: LogEntry) -> None:
 
 
 def log(method: str, entry: LogEntry, seconds: float) -> None:
-    """A request has been answered, or its caller has left."""
+    """Log and count a request that was answered, or whose caller has disconnected."""
     status = entry.status or 499
-    NUMBERS.answered(entry.route, status, seconds)
-    inform_often(
+    REQUEST_METRICS.answered(entry.route, status, seconds)
+    inform_request(
         "request",
         request_id=entry.request_id,
         route=entry.route,

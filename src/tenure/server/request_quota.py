@@ -1,8 +1,8 @@
-"""Counts a tenant's requests against its quota (`requests`), where it has one.
+"""Count a tenant's requests against its quota (`requests`), if it has one.
 
-Whether it has one is looked up and remembered for a few seconds, so that tenants without one cost nothing. Those with
-one draw each request from the store, which is exact however many servers share it. Operators are not counted: one has
-to be able to lift a quota.
+Whether it has one is cached for a few seconds, so that tenants without one cost nothing. For the others each request is
+drawn from the store, which is exact however many servers share it. Operators are not counted: one must be able to lift
+a quota.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tenure.clock import Clock, SystemClock
 from tenure.contract.backend import Backend
 from tenure.protocol.identity import Identity
 
-#: After which a new quota, or a lifted one, is noticed at the latest.
+#: Milliseconds after which a new or lifted quota is noticed.
 REMEMBERED_MS = 2_000
 _MANY = 10_000
 
@@ -32,7 +32,7 @@ class RequestQuota:
         return until is not None and self._clock.steady_ms() < until
 
     def draw(self, identity: Identity) -> None:
-        """Count one request; asks the store. Raises RateLimited."""
+        """Count one request in the store. Raises RateLimited."""
         tenant = identity.tenant
         if any(info.quota.requests is not None for info in self._store.quotas(tenant)):
             self._store.draw(tenant, 1)

@@ -1,6 +1,6 @@
-"""Listening: an address, a socket, and the ASGI server (uvicorn: docs/adr tells why) that runs the application on it.
+"""Listen on an address and run the application on uvicorn (docs/adr says why uvicorn).
 
-On SIGTERM or SIGINT it takes no more connections, answers waiting requests with nothing, lets every request under way
+On SIGTERM or SIGINT it accepts no more connections, answers waiting requests with nothing, lets current requests
 finish, and ends.
 """
 
@@ -32,14 +32,14 @@ from tenure.settings import parse_url
 if TYPE_CHECKING:
     from tenure.server.capnp.service import CapnpService
 
-#: Connections that the kernel keeps until they are taken.
+#: Connections that the kernel queues until they are accepted.
 _BACKLOG = 1024
-#: Seconds for requests under way, once the server stops.
+#: Seconds for current requests to finish, once the server stops.
 _FINISH_S = 30
 
 
 class Bind(NamedTuple):
-    """`HOST:PORT`, or `unix:PATH`."""
+    """An address to listen on: `HOST:PORT`, or `unix:PATH`."""
 
     host: str = ""
     port: int = 0
@@ -47,7 +47,7 @@ class Bind(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine gets here."""
+        """Whether only this machine can reach it."""
         if self.path or self.host == "localhost":
             return True
         try:
@@ -77,18 +77,18 @@ def parse_bind(text: str) -> Bind:
 
 @contextlib.contextmanager
 def listening(bind: Bind) -> Iterator[socket.socket]:
-    """A socket that listens there. Raises OpenError."""
+    """Yield a socket that listens there. Raises OpenError."""
     try:
         if bind.path:
             made = _unix(bind.path)
         else:
             family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
             made = socket.create_server((bind.host, bind.port), family=family, backlog=_BACKLOG)
-            # Accepted connections inherit it. asyncio does not set it on a socket made without naming its protocol.
+            # Accepted connections inherit it. asyncio does not set it on a socket created without a protocol number.
             # Without it, an answer in two pieces waits 40 ms for the caller's acknowledgement of the first.
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as exc:
-        why = os.strerror(exc.errno) if exc.errno else exc  # create_server says all of it twice
+        why = os.strerror(exc.errno) if exc.errno else exc  # create_server repeats the address in its message
         raise OpenError(f"cannot listen on {bind.path or f'{bind.host}:{bind.port}'}: {why}") from exc
     try:
         yield made
@@ -100,7 +100,7 @@ def listening(bind: Bind) -> Iterator[socket.socket]:
 
 
 def _unix(path: str) -> socket.socket:
-    """Only this user gets in. What a server that was killed left behind is replaced; one that answers is not."""
+    """Listen on a Unix socket for this user only. Replaces a killed server's socket, but not one that answers."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with reachable(path) as name:
@@ -124,10 +124,10 @@ def _unix(path: str) -> socket.socket:
     return made
 
 
-def known_by(settings: Server, *places: Bind | None) -> Authenticator | None:
-    """The authenticator; None: callers need no token.
+def configured_authenticator(settings: Server, *places: Bind | None) -> Authenticator | None:
+    """Return the authenticator; None if callers need no token.
 
-    Raises SettingsError for keys that are broken, and for a server that would be open to everyone.
+    Raises SettingsError for invalid keys, and for a server that would be open to everyone.
     """
     known = authenticator(settings.auth)
     for place in places:
@@ -154,7 +154,7 @@ def check_tls(tls: Tls) -> None:
 
 
 def _folder_of(url: str) -> str | None:
-    """The folder of an embedded store; None: it has none, or it is another machine's."""
+    """Return the folder of an embedded store; None if it has none, or is on another machine."""
     engine, path = parse_url(url)
     return path if engine in ("rocksdb", "lmdb") else None
 
@@ -169,7 +169,7 @@ class Service:
 
         Raises SettingsError for a server open to everyone.
         """
-        known = known_by(settings, bind, None if capnp is None else Bind(*capnp.getsockname()[:2]))
+        known = configured_authenticator(settings, bind, None if capnp is None else Bind(*capnp.getsockname()[:2]))
         self.open_to_all = known is None
         self.bind = bind
         self.tls = settings.tls.cert is not None
@@ -182,11 +182,11 @@ class Service:
             from tenure.server.application import Application
             from tenure.server.http_protocol import guarded
             from tenure.server.request_log import RequestLogger
-            from tenure.server.shutdown import Stopping
+            from tenure.server.shutdown import DrainingServer
         if settings.metrics_bind is not None and parse_bind(settings.metrics_bind).path:
             raise SettingsError("server.metrics_bind takes HOST:PORT")
         self._metrics_bind = settings.metrics_bind
-        #: Where /metrics is served besides, once it is.
+        #: The port of the separate /metrics listener, once it runs.
         self.metrics_port = 0
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
         app = Application(
@@ -207,12 +207,12 @@ class Service:
             access_log=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=math.ceil(limits.idle),  # uvicorn's own five seconds are short for a slow caller
+            timeout_keep_alive=math.ceil(limits.idle),  # uvicorn's default of five seconds is short for a slow caller
             timeout_graceful_shutdown=_FINISH_S,
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
         )
-        self._server = Stopping(config, self.dispatcher, limits.connections)
+        self._server = DrainingServer(config, self.dispatcher, limits.connections)
         self.capnp = None if capnp is None else self._capnp_service(capnp)
 
     def _capnp_service(self, sock: socket.socket) -> CapnpService:
@@ -234,7 +234,7 @@ class Service:
 
     @contextlib.contextmanager
     def _shown_in_metrics(self) -> Iterator[None]:
-        """The queues of the store are in `/metrics` while it is served."""
+        """Include the store's queues in `/metrics` while it is served."""
         backend = self.dispatcher.backend
         QUEUE_METRICS.add(backend)
         try:
@@ -248,7 +248,7 @@ class Service:
 
     @contextlib.contextmanager
     def running(self, sock: socket.socket) -> Iterator[None]:
-        """Serve in a thread beside, for as long as the context lasts."""
+        """Serve in another thread while the context is open."""
         thread = threading.Thread(target=self.run, args=(sock,), name="tenure-server", daemon=True)
         thread.start()
         try:
@@ -260,5 +260,5 @@ class Service:
             thread.join(_FINISH_S)
 
     def stop(self) -> None:
-        """From any thread."""
+        """Stop serving. May be called from any thread."""
         self._server.stop_soon()

@@ -1,9 +1,9 @@
-"""uvicorn's server: how it accepts connections, and how it ends.
+"""uvicorn's server with our own way to accept connections and to shut down.
 
-It accepts through an `Acceptor`, which keeps the number of connections below the process's limit of handles.
+It accepts through an `Acceptor`, which keeps the number of connections below the process's file descriptor limit.
 
-At its end uvicorn waits for requests to finish; those that wait for jobs would take as long as they asked for. So they
-are answered first, with what there is.
+At shutdown uvicorn waits for requests to finish; those that wait for jobs could take long. So they are answered first,
+with what there is.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tenure.server.http_protocol import close_idle
 _HANDSHAKE_S = 10.0
 
 
-class Stopping(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher, connections: int = 0) -> None:
-        """`connections`: how many at once; 0: as many as the process has handles for."""
+        """`connections`: how many at once; 0: as many as the process has file descriptors for."""
         super().__init__(config)
         self._dispatcher = dispatcher
         self._connections = connections
         self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, for listening sockets that it is given, with our own way of accepting."""
+        """Start as uvicorn does, on the given listening sockets, but accept with `Acceptor`."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(3)  # as uvicorn does: the application could not start
@@ -68,20 +68,20 @@ class Stopping(uvicorn.Server):
 
     def stop_soon(self) -> None:
         self.should_exit = True
-        with contextlib.suppress(AttributeError, RuntimeError):  # not begun, or ended
-            self._loop.call_soon_threadsafe(self._stop_asked.set)
+        with contextlib.suppress(AttributeError, RuntimeError):  # not begun, or already ended
+            self._loop.call_soon_threadsafe(self._stop_requested.set)
 
     async def main_loop(self) -> None:
-        self._loop, self._stop_asked = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop_requested = asyncio.get_running_loop(), asyncio.Event()
         counter = 0
         while not await self.on_tick(counter):
             counter = (counter + 1) % 864_000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), 0.1)
+                await asyncio.wait_for(self._stop_requested.wait(), 0.1)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but the signal is not raised again afterwards: the store has to be closed first."""
+        """As uvicorn's, but the signal is not raised again afterwards: the store must be closed first."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -93,9 +93,7 @@ class Stopping(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, but those who wait are answered first, and it is over when all are gone, not a tenth of a
-        second later.
-        """
+        """Shut down as uvicorn does, but answer waiting requests first, and return as soon as all are gone."""
         self._dispatcher.stop()
         for acceptor in self._acceptors:
             acceptor.close()
@@ -104,14 +102,14 @@ class Stopping(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         try:
-            await asyncio.wait_for(self._all_closed(), self.config.timeout_graceful_shutdown)
+            await asyncio.wait_for(self._wait_closed(), self.config.timeout_graceful_shutdown)
         except TimeoutError:
             for task in self.server_state.tasks:
                 task.cancel()
         if not self.force_exit:
             await self.lifespan.shutdown()
 
-    async def _all_closed(self) -> None:
+    async def _wait_closed(self) -> None:
         state = self.server_state
         while (state.connections or state.tasks) and not self.force_exit:
             await asyncio.sleep(0.005)

@@ -1,8 +1,8 @@
-"""Requests carried out for an event loop. Verbs run in threads, or on the loop where that is quicker; waiting holds no
+"""Carry out requests for an event loop: verbs run in threads, or on the loop if that is faster; waiting holds no
 thread.
 
-A small verb of a backend that waits for nothing runs on the loop: a change of threads takes longer than the verb. Where
-it waits for a sync only, it runs on the loop too, and the loop goes on while the disk works (`Backend.deferring`).
+A small verb of a backend that waits for nothing runs on the loop: switching threads takes longer than the verb. If it
+waits for a sync only, it also runs on the loop, which continues while the disk works (`Backend.deferring`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tenure.protocol.dispatcher import DecodedRequest, Dispatcher, Wait
 
 T = TypeVar("T")
 
-#: With a larger body than this even a small verb may take a while.
+#: With a larger body even a small verb may take long.
 SMALL_BYTES = 16 * 1024
-#: And so may a claim of more jobs than this.
+#: So may a claim of more jobs than this.
 _SMALL_CLAIM = 1000
 
 
@@ -33,22 +33,22 @@ class CallerGone(Abandoned):
 
 class VerbRunner:
     def __init__(self, dispatcher: Dispatcher, threads: int, name: str) -> None:
-        """`name` is that of the threads, in logs and debuggers."""
+        """`name` is the threads' name in logs and debuggers."""
         self._dispatcher = dispatcher
         self._threads = ThreadPoolExecutor(threads, name)
         waits_on = dispatcher.backend.waits_on
-        #: Small verbs run on the event loop.
+        #: Whether small verbs run on the event loop.
         self.inline = waits_on == "nothing"
         self._defers = waits_on == "sync"
 
     def close(self) -> None:
-        """Return once the verbs under way have ended."""
+        """Return once the running verbs have ended."""
         self._threads.shutdown(wait=True)
 
     async def carry_out(
         self, request: DecodedRequest, caller_leaves: Callable[[], Awaitable[None]] | None = None
     ) -> object:
-        """The request's answer. Raises what the operation raises, and CallerGone.
+        """Return the request's answer. Raises what the operation raises, and CallerGone.
 
         `caller_leaves` returns once the caller has closed the connection; None: this task is cancelled then.
         """
@@ -59,22 +59,22 @@ class VerbRunner:
             return self._dispatcher.run(request)
         if small and self._defers:
             return await self._run_deferring(request)
-        # A request with an id may be repeated, and is then given the same jobs; another's are released.
+        # A repeat of a request with an id gets the same jobs; those of a request without one are released.
         undo = None if isinstance(request.key, tuple) else lambda answer: self._dispatcher.release(request, answer)
         return await self.run(self._dispatcher.run, request, undo=undo)
 
     async def run(self, work: Callable[..., T], *arguments: object, undo: Callable[[T], None] | None = None) -> T:
-        """In a thread. `undo` is called with the result if this task is cancelled before it has it."""
+        """Run `work` in a thread. `undo` is called with the result if this task is cancelled before it gets it."""
         future = self._threads.submit(work, *arguments)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and undo is not None:
-                future.add_done_callback(lambda done: _undone(done, undo))
+                future.add_done_callback(lambda done: _undo_result(done, undo))
             raise
 
     async def _run_deferring(self, request: DecodedRequest) -> object:
-        """On the loop, which then waits for the disk without a thread: what it does meanwhile shares the next sync."""
+        """Run on the loop, then wait for the disk without a thread: commits made meanwhile share the next sync."""
 
         def work() -> object:
             try:
@@ -88,7 +88,7 @@ class VerbRunner:
             durable: asyncio.Future[None] = loop.create_future()
 
             def notify() -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the server
                     loop.call_soon_threadsafe(_resolve, durable)
 
             sync.then(notify)
@@ -103,12 +103,12 @@ class VerbRunner:
     ) -> object:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         claim = request.call.request
-        # On the loop a look takes less than two changes of threads, between which the job may become another's.
+        # Looking on the loop takes less than two thread switches, during which another worker may claim the job.
         on_loop = self.inline and isinstance(claim, m.ClaimBody) and claim.limit <= _SMALL_CLAIM
         run = _run_on_loop if on_loop else self.run
 
         def notify() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the server
                 loop.call_soon_threadsafe(woken.set)
 
         gone: asyncio.Future[None] | None = None
@@ -122,10 +122,10 @@ class VerbRunner:
                 woken.clear()
                 if gone is not None and gone.done():
                     raise CallerGone
-                answer = await run(wait.look, undo=wait.give_back)
+                answer = await run(wait.look, undo=wait.release)
                 if answer is not None:
                     if gone is not None and gone.done():
-                        await run(wait.give_back, answer)
+                        await run(wait.release, answer)
                         raise CallerGone
                     return answer
                 await woken.wait()
@@ -137,18 +137,18 @@ class VerbRunner:
 
 
 async def _run_on_loop(work: Callable[..., T], *arguments: object, undo: Callable[[T], None] | None = None) -> T:
-    """As `VerbRunner.run`, without a thread: nothing can be cancelled meanwhile."""
+    """As `VerbRunner.run`, without a thread: it cannot be cancelled meanwhile."""
     return work(*arguments)
 
 
-def _undone(done: Future[T], undo: Callable[[T], None]) -> None:
+def _undo_result(done: Future[T], undo: Callable[[T], None]) -> None:
     if done.exception() is None:
         try:
             undo(done.result())
-        except Exception as exc:  # noqa: BLE001 - the lease runs out by itself
+        except Exception as exc:  # noqa: BLE001 - the lease expires by itself
             telemetry.warn("release_failed", exc)
 
 
 def _resolve(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():  # its caller may have left
+    if not waiting.done():  # its caller may have disconnected
         waiting.set_result(None)

@@ -1,1 +1,1 @@
-"""Bytes: the seam every engine implements, the keys, and the records kept under them."""
+"""Storage as bytes: the interface of engines (`engine`), the keys (`keyspace`), the values (`records`)."""

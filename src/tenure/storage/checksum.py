@@ -1,7 +1,7 @@
-"""CRC-32, as in zlib: every stored row ends with one.
+"""CRC-32 as in zlib: every stored row ends with one.
 
-`isal` computes it with the processor's own multiply, a fifth of zlib's time for a row and a tenth for a large payload.
-The sum is the same, so a store may be read with either.
+`isal` uses the processor's carry-less multiplication: a fifth of zlib's time for a row, a tenth for a large payload.
+Both give the same checksum, so a store can be read with either.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ try:
 except ImportError:  # no wheel for this platform
     from zlib import crc32
 
-#: Of more than this, the library lets other threads run meanwhile.
+#: For more bytes than this, the library releases the interpreter's lock.
 LONG = 5 * 1024
 
 
 def crc32_held(data: bytes | memoryview, value: int = 0) -> int:
-    """The same, of whatever length, without giving up the interpreter.
+    """CRC-32 of data of any length, without releasing the interpreter's lock.
 
-    A thread that does so while it holds the writer's lock yields to a thread that waits for that lock; both then wait
-    for each other to wake up: 200 µs and more, for a sum that takes one.
+    If a holder of the writer's lock released the interpreter's lock, a thread that waits for the writer's lock would
+    run and block at once. The two switches cost 200 µs or more, for a checksum that takes 1 µs.
     """
     if len(data) <= LONG:
         return crc32(data, value)

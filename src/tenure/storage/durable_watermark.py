@@ -1,13 +1,12 @@
-"""How far the log is known to reach: a lower bound beside the database, to tell a lost tail from a short one.
+"""A lower bound for the end of the log, in a file beside the database. It reveals commits lost from the log's end.
 
-An engine that finds its last records damaged drops them and opens as if they had never been. So the commit (by whatever
-number the engine counts them) known to be `written` (handed to the operating system) and `durable` (synced) is noted in
-a small mapped file after the fact. On opening, a log that ends before its mark has lost something, and the store
-refuses to serve. After a power cut only `durable` counts; within one boot of the machine (`boot_id`) nothing that was
-written can be missing, so `written` does.
+An engine that finds its last log records damaged drops them and opens without them. So after each commit the engine
+records in a small mapped file the last commit number that was `written` (handed to the operating system) and that was
+`durable` (synced). A log that ends before this bound has lost commits, and the store refuses to open. After a power
+loss only `durable` is required; within one boot of the machine (`boot_id`), `written` is required.
 
-The file is two slots of 32 bytes, each with a CRC, and a word that holds `written` alone with a check of its own, so
-that noting it costs one store; it is not synced itself, which can only make the bound lower.
+The file has two slots of 32 bytes, each with a CRC, and one word with `written` and a check value, so that recording
+`written` is a single memory store. The file is not synced, which can only make the bound lower.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SLOT = Struct("<8sQQ")  # boot, written, durable; a CRC follows
 _BYTES = 72
 WORD = 8  # the ninth word: `written` << 16 | check
 _CRC = Struct("<I")
-#: Of the word's check (a Fibonacci hash). Stored: do not change.
+#: Constants of the word's check value (a Fibonacci hash). Stored on disk: do not change.
 _MULTIPLIER, _OFFSET = 40_503, 12_345
 
 
@@ -34,14 +33,14 @@ class DurableWatermark:
         self._slot = 0
         self.written = 0
         self.durable = 0
-        #: What the journal must reach, found in the file as it was.
+        #: The commit that the log must reach, from the file as it was found.
         self.required = 0
-        #: Whether the file was there but unreadable: nothing is wrong with the store, but the bound is lost.
+        #: Whether the file exists but is damaged: the store may be sound, but the bound is lost.
         self.damaged = False
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             found = os.pread(fd, _BYTES, 0)
-            if len(found) < _BYTES:  # written out whole: a mapped hole could meet a full disk later
+            if len(found) < _BYTES:  # allocated now: a store into a mapped hole is SIGBUS on a full disk
                 os.pwrite(fd, found.ljust(_BYTES, b"\0"), 0)
             self._map = mmap.mmap(fd, _BYTES)
             self.words = memoryview(self._map).cast("Q")
@@ -72,11 +71,12 @@ class DurableWatermark:
             else:
                 self.damaged = True
         else:
-            # The word counts for the boot that a slot names: this one, from now on.
+            # The word belongs to the boot that a slot names: reset it, and name this boot.
             self.words[WORD] = _check(0)
             self.note(0, self.durable)
 
     def remarks(self) -> tuple[str, ...]:
+        """A warning for the user if the file was damaged."""
         if not self.damaged:
             return ()
         return (
@@ -84,7 +84,7 @@ class DurableWatermark:
         )
 
     def note(self, written: int, durable: int) -> None:
-        """Record how far the journal reaches. Slots alternate, so a torn write leaves the other."""
+        """Record both commit numbers. Slots alternate, so that a torn write leaves the other one."""
         self.written, self.durable = written, durable
         body = _SLOT.pack(self._boot, written, durable)
         at = self._slot
@@ -92,7 +92,7 @@ class DurableWatermark:
         self._slot = 32 - at
 
     def note_written(self, written: int) -> None:
-        """As `note`, of what was written alone: one store, so that it cannot be torn."""
+        """Record `written` alone: a single memory store, which cannot be torn."""
         self.words[WORD] = written << 16 | written * _MULTIPLIER + _OFFSET & 0xFFFF
 
     def close(self) -> None:
@@ -101,5 +101,5 @@ class DurableWatermark:
 
 
 def _check(written: int) -> int:
-    """Sixteen bits that a torn or zeroed word does not have by chance."""
+    """Sixteen check bits, which a torn or zeroed word has only by chance."""
     return written * _MULTIPLIER + _OFFSET & 0xFFFF

@@ -1,14 +1,14 @@
-"""The folder a store lives in: who may use it, and whether it is still there. It belongs to one user (0700, files 0600).
+"""A store's folder: its format, its owner, its permissions. It belongs to one user (0700, files 0600).
 
 data/
   FORMAT     "tenure <format> <engine>": read before anything is opened, so that a refusal changes nothing
              (stores made before the project was renamed say "leasehold")
-  OWNER      locked (flock) by the process that has the store open; says which one that is (`ownership`)
-  DURABLE    how far the log is known to reach (`durable_watermark`)
-  SOCKET     where the owner lets other processes in
+  OWNER      locked (flock) by the process that has the store open; describes that process (`ownership`)
+  DURABLE    a lower bound for the end of the log (`durable_watermark`)
+  SOCKET     the owner's socket, by which other processes join
   db/        the engine's own files
-  lost/      logs of the database that a power cut left without the ones before them (`rocksdb.log_continuity`)
-  staging/   what is being written, until it is committed
+  lost/      logs of the database that cannot be used after a power loss (`rocksdb.log_continuity`)
+  staging/   staged parts of writes, until they are committed (`staged_parts`)
   snapshots/ named snapshots, each a folder of its own (`backends.named_snapshots`)
 """
 
@@ -24,12 +24,12 @@ from tenure.process import Layer, renewed_after_fork
 from tenure.storage import ownership
 from tenure.storage.keyspace import FORMAT
 
-#: Where the owner of the store lets others in.
+#: The name of the owner's socket.
 SOCKET = "SOCKET"
 _OWNER_BYTES = 1024
-#: The last word of FORMAT while an upgrade is under way. Releases that know three words only refuse the folder as well.
+#: The last word of FORMAT during an upgrade. Releases that expect three words refuse the folder too.
 UPGRADING = "upgrading"
-#: Where logs go that cannot be used.
+#: The folder for logs that cannot be used.
 LOST = "lost"
 #: The project's name, and the name under which stores were made before it.
 NAMES = ("tenure", "leasehold")
@@ -37,7 +37,7 @@ _OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "db.tables", LOST, "sta
 
 
 def expand(path: str) -> Path:
-    """`~` and `$HOME` (or any variable) expanded, made absolute."""
+    """The absolute path, with `~` and variables such as `$HOME` expanded. Raises OpenError."""
     expanded = os.path.expandvars(os.path.expanduser(path))
     if not path or "\0" in path or "$" in expanded:
         raise OpenError(f"{path!r} is not a usable path" + (" (an unset variable)" if "$" in expanded else ""))
@@ -46,21 +46,21 @@ def expand(path: str) -> Path:
 
 class Folder:
     def __init__(self, path: str, engine: str, *, upgrading: bool = False) -> None:
-        """`upgrading`: the caller brings an older format up to this one, so that it may open it."""
+        """`upgrading`: the caller upgrades an older format, and may open it."""
         self.path = expand(path)
         self.engine = engine
         self._upgrading = upgrading
         self.db = self.path / "db"
         self._fd: int | None = None
-        #: The id of what we wrote into OWNER.
+        #: The id of our record in OWNER.
         self._record: str | None = None
-        #: What must not be replaced while the folder is locked, and what it is. Texts: each sync looks at them.
+        #: Paths that must not be replaced while the folder is locked, and their inodes. Every sync checks them.
         self._watched = str(self.path / "OWNER"), str(self.db)
         self._identities: tuple[tuple[int, int] | None, ...] = ()
         self._tightened = 0
 
     def check(self) -> bool:
-        """Whether a store is there already. Raises where none can be opened or made; changes nothing."""
+        """Whether a store exists. Raises OpenError or FormatError if none can be opened or created; changes nothing."""
         try:
             if not self.path.exists():
                 parent = next(p for p in self.path.parents if p.exists())
@@ -80,7 +80,7 @@ class Folder:
         file = self.path / "FORMAT"
         if not file.exists():
             found = {p.name for p in self.path.iterdir()}
-            # A process that was killed while making the store leaves its files, and no FORMAT: making goes on from there.
+            # A process that was killed while creating the store left files without FORMAT: creation continues.
             strangers = sorted(found - _OURS if "OWNER" in found else found)
             if strangers:
                 raise FormatError(
@@ -108,9 +108,9 @@ class Folder:
         return True
 
     def write_format(self, *, upgrading: bool = False) -> None:
-        """Once the engine has made its files: from here on the folder is a store.
+        """Write FORMAT, after the engine has created its files: from here on the folder is a store.
 
-        `upgrading`: its rows are being brought up to this format. Until this is called again, no release opens it.
+        `upgrading`: its rows are being upgraded. Until the next call without it, no release opens the store.
         """
         temporary = self.path / "FORMAT.new"
         with open(temporary, "w", opener=_private) as out:
@@ -123,12 +123,11 @@ class Folder:
     # ── ownership ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def lock(self, *, shared: bool = False, listens: bool = False) -> bool:
-        """Take the folder, alone if possible. With `shared`, others may have it too; says whether we are alone.
+        """Lock the folder, exclusively if possible. With `shared`, other processes may have it too.
 
-        `listens`: we shall let others in by a socket, and say so from the start.
-
-        The lock is our own `flock` on a file no driver touches: it goes with the process, however that ends.
-        Raises StoreLocked.
+        Returns whether the lock is exclusive. `listens`: this process will open a socket for others, and OWNER says so.
+        The lock is an `flock` on a file that no driver uses; the system releases it when the process ends.
+        Raises StoreLocked, OpenError.
         """
         make_private(self.path)
         while True:
@@ -140,7 +139,7 @@ class Folder:
             except BaseException:
                 os.close(fd)
                 raise
-            os.close(fd)  # removed between opening and locking it
+            os.close(fd)  # the file was removed between opening and locking it
         self._fd = fd
         try:
             if alone:
@@ -165,15 +164,15 @@ class Folder:
         return True
 
     def share(self) -> None:
-        """Let other processes in beside us (after an exclusive start)."""
+        """Make an exclusive lock a shared one."""
         if self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_SH)
 
     def unlock(self) -> None:
-        """Let go. Unlocking twice is fine."""
+        """Release the lock. Unlocking twice is allowed."""
         if self._fd is not None:
             if self._record is not None:
-                # So that nobody who comes next takes this process for the owner while the next one writes its record.
+                # Clear OWNER, so that it does not name this process while the next owner writes its record.
                 with contextlib.suppress(OSError):
                     if ownership.lets_in(os.pread(self._fd, 4096, 0)) is False:
                         _overwrite(self._fd, b"")
@@ -182,7 +181,7 @@ class Folder:
             self._fd = None
 
     def renew_after_fork(self) -> None:
-        """The child drops its copy of the handle, so that the lock ends with its owner. Writes nothing."""
+        """In a forked child: close its copy of the handle, so that the lock ends with its owner. Writes nothing."""
         self._withdraw()
         if self._fd is not None:
             os.close(self._fd)
@@ -195,7 +194,7 @@ class Folder:
     # ── while it is open ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def verify(self) -> None:
-        """Raise Unavailable if the locked folder, or the database's, was removed or replaced by another since it was locked."""
+        """Raise Unavailable if the folder or its `db` was removed or replaced since it was locked."""
         if self._fd is None:
             return
         if tuple(map(_identity, self._watched)) != self._identities:
@@ -208,19 +207,19 @@ class Folder:
         return _identity(self.path / "OWNER") == _identity(fd)
 
     def tighten(self) -> None:
-        """Take all rights of other users off the files in the database's folder, where the driver gives them some."""
+        """Remove other users' permissions from the files of `db`: drivers create them by the umask."""
         changed = self.db.stat().st_mtime_ns
         if changed != self._tightened:
             with os.scandir(self.db) as files:
                 for file in files:
-                    with contextlib.suppress(OSError):  # the driver removes files
+                    with contextlib.suppress(OSError):  # the driver may remove a file meanwhile
                         if file.stat(follow_symlinks=False).st_mode & 0o077:
                             os.chmod(file.path, 0o600, follow_symlinks=False)
             self._tightened = changed
 
 
 def _overwrite(fd: int, record: bytes) -> None:
-    """Replace what OWNER says. Always of one size: once it has its place, a full disk does not matter."""
+    """Replace the record in OWNER. The size is fixed, so that a full disk cannot make it fail later."""
     os.pwrite(fd, record.ljust(_OWNER_BYTES), 0)
     os.ftruncate(fd, _OWNER_BYTES)
 
@@ -238,20 +237,20 @@ def _identity(path: Path | str | int) -> tuple[int, int] | None:
 
 
 def make_private(path: Path) -> None:
-    """Make a folder for this user alone, whatever the umask, and take others' rights off one that is there."""
+    """Create a folder for this user alone, whatever the umask; remove others' permissions from an existing one."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o777 != 0o700:
         path.chmod(0o700)
 
 
 def refuse_others(path: Path) -> None:
-    """Raise OpenError if a folder, or something in it, belongs to another user: they may change or replace what we write."""
+    """Raise OpenError if a folder, or a file in it, belongs to another user, who could change what we write."""
     user = os.geteuid()
     for place in (path, *path.iterdir()):
         try:
             owner = place.lstat().st_uid
         except FileNotFoundError:
-            continue  # its owner has just removed it
+            continue  # removed meanwhile
         if owner != user:
             raise OpenError(
                 f"{place} belongs to user {owner}, and this process runs as user {user}: a store is opened by the user it "
@@ -260,15 +259,15 @@ def refuse_others(path: Path) -> None:
 
 
 def lets_in(path: Path) -> bool:
-    """Whether the owner of a folder, another process, lets others in by its socket, or will once it is ready."""
+    """Whether the owner of a folder, another process, lets others join by its socket, now or soon."""
     try:
         return ownership.lets_in((path / "OWNER").read_bytes())
     except OSError:
-        return True  # it has only just taken the folder: look again
+        return True  # an owner has just locked the folder: try again
 
 
 def sync_folder(path: Path) -> None:
-    """Make names in a folder durable."""
+    """Sync a folder: makes created, renamed and removed names durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

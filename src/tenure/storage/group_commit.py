@@ -1,14 +1,14 @@
-"""Durability for many commits at once: one sync serves every commit that was applied before it began.
+"""Group commit: one sync makes every commit durable that was applied before it began.
 
-At `disk`, a committer waits for a sync that covers its commit. The first to come leads one; those who come meanwhile
-sleep at its gate, and one of them leads the next. A commit that nobody waits for (a claim's) is covered by the next of
-these, or by a background thread within the interval. At `os`, nobody waits: that thread syncs every interval.
+At `disk`, a caller waits for a sync that covers its commit. The first caller leads a sync; callers that come meanwhile
+wait at its lock, and one of them leads the next. A commit that no caller waits for (a claim's) is covered by the next
+sync, or by a background thread within the interval. At `os` no caller waits: that thread syncs every interval.
 
-Nothing here is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing behind: locks are
-held by `with`, and a thread that wakes looks again at how far the disk has come.
+No state is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing inconsistent: locks are
+held by `with`, and a thread that wakes compares its commit with `_durable` again.
 
-A thread that has more to do than to wait (an event loop) runs its verbs `deferring`, and is told when they are durable
-(`call_when_durable`): all that it did meanwhile is in the next sync.
+A thread that must not wait (an event loop) runs its verbs with `deferring`, and registers a callback with
+`call_when_durable`: the next sync covers all that it did meanwhile.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tenure.storage.writer_lock import OwnedLock
 
 T = TypeVar("T")
 
-#: When a sync has served as many commits, the next gives their callers time to come back: seconds at most, and between
-#: two looks.
+#: After a sync that covered at least so many commits, the next leader waits for those callers to commit again: at most
+#: `_PATIENCE` seconds, checking every `_PAUSE` seconds.
 _CROWD = 4
 _PATIENCE = 0.002
 _PAUSE = 0.00005
 
 
 class _Deferred(threading.local):
-    #: The newest commit of this thread that is not waited for; None: it waits for each.
+    #: In `deferring`: the newest commit of this thread. None: the thread waits for each commit.
     newest: int | None = None
 
 
 class _Sync(OwnedLock):
-    """One sync, and its gate, locked while it runs: those who come meanwhile sleep there, and pass one after another."""
+    """The lock of one sync, held while it runs: callers that come meanwhile wait for it."""
 
     __slots__ = ()
 
@@ -48,10 +48,10 @@ class GroupCommit:
         self.grouped = grouped
         self.syncs = 0
         self._sync = sync
-        #: The newest commit that was written; the engine sets it, under the writer's lock, before anyone waits for it.
+        #: The newest written commit. The engine sets it, under the writer's lock, before a caller waits for it.
         self.applied_to = 0
         self._durable = 0
-        #: Commits that the last sync covered, and how long it took.
+        #: How many commits the last sync covered, and how long it took.
         self._crowd = 0
         self._took = 0.0
         self._failed: TenureError | None = None
@@ -62,8 +62,8 @@ class GroupCommit:
         self._caller: threading.Thread | None = None
         self._stopping = threading.Event()
         self._interval = interval
-        #: What the background thread sleeps at until there is a commit that nobody waits for; and whether it is awake,
-        #: and will sync all that is applied by then. Only that thread says so: nobody else can leave it wrong.
+        #: Wakes the background thread for a commit that no caller waits for; and whether that thread is awake, and will
+        #: sync everything applied until then. Only the background thread writes `_awake`.
         self._unsynced = threading.Event()
         self._awake = False
         self._thread: threading.Thread | None = None
@@ -73,10 +73,10 @@ class GroupCommit:
     def _start(self, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name="tenure-sync", daemon=True)
         thread.start()
-        self._thread = thread  # last: interrupted before, the next caller starts another
+        self._thread = thread  # last: if an exception comes before, the next caller starts another thread
 
     def sync_soon(self) -> None:
-        """A commit was applied that its caller does not wait for: it is durable within the interval."""
+        """Have the background thread sync a commit that its caller does not wait for, within the interval."""
         if self._awake:
             return
         self._unsynced.set()
@@ -86,16 +86,16 @@ class GroupCommit:
                     self._start(self._sync_unsynced)
 
     def sync_now(self) -> None:
-        """Make all that was applied durable, at `os` too."""
+        """Make all applied commits durable now, at `os` too."""
         if self.grouped:
             self.wait(self.applied_to)
         else:
             self._sync()
 
     def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
-        """Run without waiting for any sync.
+        """Run `run` without waiting for any sync. Returns its result, and the newest commit it made (0: none).
 
-        Also returns the commit that must be durable before anyone is told; 0: none.
+        The caller must not report the result before that commit is durable.
         """
         self._deferred.newest = 0
         try:
@@ -105,7 +105,7 @@ class GroupCommit:
             self._deferred.newest = None
 
     def call_when_durable(self, version: int, callback: Callable[[], None]) -> None:
-        """Call back, from a thread of ours, once that commit is durable or cannot be: `wait` returns or raises then."""
+        """Call back, from a thread of this object, once that commit is durable or its sync failed (`wait` raises)."""
         self._callbacks.put((version, callback))
         if self._caller is None:
             with self._lock:
@@ -116,9 +116,7 @@ class GroupCommit:
     def _call(self) -> None:
         while (waiting := self._callbacks.get()) is not None:
             version, callback = waiting
-            with suppress(
-                Exception
-            ):  # the callback finds out how it ended; whatever it raises, others wait to be called
+            with suppress(Exception):  # the callback calls `wait` itself; an error must not end this thread
                 self.wait(version)
             with suppress(Exception):
                 callback()
@@ -126,8 +124,8 @@ class GroupCommit:
     def wait(self, version: int, *, gather: bool = True) -> None:
         """Return once that commit is durable. Raises Unavailable if a sync failed before it was.
 
-        `gather`: a sync that this thread leads may wait a moment for other callers. An event loop gathers by itself: no
-        other request is carried out while it waits here.
+        `gather`: a sync that this thread leads may wait briefly for other callers. An event loop passes False: while it
+        waits here, it carries out no other request.
         """
         if self._deferred.newest is not None:
             self._deferred.newest = max(self._deferred.newest, version)
@@ -139,15 +137,15 @@ class GroupCommit:
             if current.held_here() and not current.interrupted():  # a signal handler may sync for itself
                 current.take_back()
             with current.lock:
-                # Of those who slept here while another led, each finds that this sync is over, and looks again.
+                # A thread that waited here while another led finds that this sync has ended, and checks again.
                 if current is self._current and self._durable < version and self._failed is None:
                     self._lead(current, gather)
 
     def _lead(self, current: _Sync, gather: bool) -> None:
-        """Sync, and let the next one begin. Requires: the gate of `current` is held."""
+        """Sync, and make a new lock for the next sync. Requires: the lock of `current` is held."""
         if gather and self._crowd >= _CROWD:
             self._gather()
-        before, target = self._durable, self.applied_to  # all commits up to here were written before this sync begins
+        before, target = self._durable, self.applied_to  # commits up to `target` were written before this sync begins
         began = perf_counter()
         try:
             self._sync()
@@ -161,26 +159,26 @@ class GroupCommit:
         self._current = _Sync()
 
     def _gather(self) -> None:
-        """Of many callers who were just served, most will be back at once: worth no more than the last sync took."""
+        """Wait until the callers of the last sync have committed again, but no longer than that sync took."""
         enough = self._durable + self._crowd
         until = perf_counter() + min(self._took, _PATIENCE)
         while self.applied_to < enough and perf_counter() < until:
             sleep(_PAUSE)
 
     def _sync_unsynced(self) -> None:
-        """At `disk`: sync what `sync_soon` was called for, once its interval is over."""
+        """The background thread at `disk`: sync the commits of `sync_soon` after the interval."""
         while True:
             self._unsynced.wait()
             self._awake = True
-            self._unsynced.clear()  # before `_stopping` is looked at, which `stop` sets first
+            self._unsynced.clear()  # before `_stopping` is read, which `stop` sets first
             if self._stopping.wait(self._interval):
                 return
-            self._awake = False  # before it is asked how far to sync: whoever comes later wakes this thread again
-            with suppress(TenureError):  # whoever waits for a commit is told; nobody waits for this one
+            self._awake = False  # before `applied_to` is read: a later `sync_soon` wakes this thread again
+            with suppress(TenureError):  # no caller waits for this commit; those that wait for others get the error
                 self.wait(self.applied_to)
 
     def _sync_always(self) -> None:
-        """At `os`: sync every interval."""
+        """The background thread at `os`: sync every interval."""
         synced = 0
         while not self._stopping.wait(self._interval):
             target = self.applied_to
@@ -188,24 +186,24 @@ class GroupCommit:
                 continue
             try:
                 self._sync()
-            except Exception:  # noqa: BLE001 - nobody else would sync: it is tried again, unless the engine has stopped
+            except Exception:  # noqa: BLE001 - no other thread syncs: try again at the next interval
                 target = synced
             else:
                 self.syncs += 1
             synced = target
 
     def renew(self) -> None:
-        """All that was applied is durable, and syncs may be tried again: the engine has opened its database anew."""
+        """Called after the engine reopened its database: everything applied is durable, and syncs may succeed again."""
         self._failed = None
         self._durable = max(self._durable, self.applied_to)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: it has nothing to sync, and the gate may be held by a thread that is not there."""
+        """In a forked child: it has nothing to sync, and a thread of the parent may hold the lock."""
         self._durable = self.applied_to
         self._current = _Sync()
 
     def stop(self) -> None:
-        """End the threads. Requires: no more commits come."""
+        """End the threads. Requires: no more commits are made."""
         self._stopping.set()
         self._unsynced.set()
         self._callbacks.put(None)

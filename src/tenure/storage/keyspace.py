@@ -1,47 +1,47 @@
-"""Every key, once. Format 2; numbers are big-endian, times are milliseconds. `docs/keyspace.md` explains it.
+"""Every stored key. Format 2; numbers are big-endian, times are milliseconds. `docs/keyspace.md` explains it.
 
     space        key                                             value
     meta         name (ASCII)                                    settings: clock, next queue number, consumers
-                 "write/", digest of the write's id 16, part u16 how far a staged write is published; its manifest (parts 1…)
-                 "load/", digest of the write's id 16            a bulk load that must be finished before anything else
-                 "schedule/", tenant (length-prefixed), name     a job that is enqueued again and again
+                 "write/", digest of the write's id 16, part u16 the progress of a staged write; its manifest (parts 1…)
+                 "load/", digest of the write's id 16            a bulk load that must be finished first
+                 "schedule/", tenant (length-prefixed), name     a schedule
     queues       tenant, queue (each length-prefixed)            number, policy, paused
-    jobs         queue u32, job 16                               what never changes, and the payload's first part
+    jobs         queue u32, job 16                               the immutable fields, and the payload's first part
     payload      queue u32, job 16, part u16                     further parts (1…), and a result's (0x8000…)
-    state        queue u32, job 16                               what changes, fixed-width
+    state        queue u32, job 16                               the mutable fields, fixed-width
     notes        queue u32, job 16                               last error, progress, result
     ready        queue u32, 9-priority u8, visible_at u64, job   – (an index row has no value); jobs that have a group
-                 queue u32, 25-priority u8, visible_at u64, job  – lie apart, so that a claim of the others passes none
+                 queue u32, 25-priority u8, visible_at u64, job  – have tiers of their own
     leases       queue u32, lease 16                             expiry, worker, open, lost: fixed-width
-    lease_jobs   queue u32, lease 16                             the jobs it was given, written once
-                 queue u32, lease 16, job 16                     – : one of them that was cancelled under its holder
-    claims       queue u32, digest of the claim's id 16          its lease, and what was asked for
-    due          kind u8, time u64, queue u32, reference 16      – : what the sweeper looks at, earliest first
+    lease_jobs   queue u32, lease 16                             the jobs under the lease, written once
+                 queue u32, lease 16, job 16                     – : one of them that was cancelled while leased
+    claims       queue u32, digest of the claim's id 16          its lease, and a digest of its arguments
+    due          kind u8, time u64, queue u32, reference 16      – : the sweeper's work, earliest first
     done, dead   queue u32, ended_at u64, job                    –
-    dedup        queue u32, digest of the key 16                 job, digest of the payload, until when
+    dedup        queue u32, digest of the key 16                 job, digest of the payload, expiry
     counters     queue u32, counter u8                           u64
     journal      commit u64                                      the events of one transaction
     requests     digest of the request's id 16, part u16         its outcome, for ten minutes; further parts (1…)
-    limits       kind u8, queue or meter u32                     a bucket: when it is full again
+    limits       kind u8, queue or meter u32                     a rate's bucket: when it is full again
     segments     queue u32, last job 16                          ids and payloads of jobs that were enqueued together
-    segment_state  queue u32, last job 16                        what changes about them, the same for all
-    segment_ready  as ready, of its first job                    its last job, while it waits
-    job_queues   job 16                                          queue u32: of jobs whose id does not name their queue
-    turns        0 u8, scope 8, virtual time u64, sub-queue      – : sub-queues that have work, in the order of their turns
+    segment_state  queue u32, last job 16                        the mutable fields that all of them share
+    segment_ready  as ready, for its first job                   its last job, while it waits
+    job_queues   job 16                                          queue u32, for jobs whose id does not hold it
+    turns        0 u8, scope 8, virtual time u64, sub-queue      – : sub-queues with work, in the order of their turns
                  1 u8, scope 8, sub-queue                        its status, virtual time, and when it has work again;
                                                                  those of groups are in `groups`
     group_ready  queue u32, group 16, 9-priority u8, visible_at u64, job   – : waiting jobs that have a group, by group
-    groups       queue u32, group 16                             counts, what its limits need, its name, its turns
+    groups       queue u32, group 16                             counts, the state of its limits, its name, its turns
     blocked      queue u32, job 16                               how many of its parents have not ended
-    children     queue u32, job 16, queue u32, child 16          – : a job, and one that waits for it
-                 0 u32, queue u32, last job 16, queue u32, child 16   which of up to 100 jobs, evenly spaced, one waits for
-    parents      queue u32, job 16, place u32                    up to 500 jobs that it waits for, from that place on
-                 queue u32, job 16, place u32, queue u32, parent 16   – : one of them, of jobs enqueued before those rows were
-    segment_groups  as group_ready, of its first job             its last job, while it waits and its jobs have a group
-    steps        queue u32, job 16                               how many steps and signals it has, what it waits for
+    children     queue u32, job 16, queue u32, child 16          – : a job, and a job that waits for it
+                 0 u32, queue u32, last job 16, queue u32, child 16   which of up to 100 jobs are its parents
+    parents      queue u32, job 16, place u32                    up to 500 of its parents, from that index on
+                 queue u32, job 16, place u32, queue u32, parent 16   – : one parent; older stores only
+    segment_groups  as group_ready, for its first job            its last job, while it waits and its jobs have a group
+    steps        queue u32, job 16                               number of its steps and signals, the awaited signal
                  queue u32, job 16, kind u8, digest of the name 16   a step, or a signal: its name and value
 
-`due` starts with the kind, so that a claim finds expired leases without wading through retention (ADR 0003).
+`due` starts with the kind, so that a claim finds expired leases without scanning retention rows (ADR 0003).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from struct import Struct
 from typing import NamedTuple
 
 Space = int
-"""A part of the keyspace: a column family, a named database or a prefix, as the engine has it."""
+"""A part of the keyspace, which an engine maps to a column family, a named database or a prefix."""
 
 META: Space = 0
 QUEUES: Space = 1
@@ -93,17 +93,17 @@ NAMES = (
     "blocked", "children", "parents", "steps", "segment_groups",
 )  # fmt: skip
 
-#: Kept only by engines with one writer (`storage.segments`): the others leave these spaces empty.
+#: Used only by engines with one writer (`storage.segments`); empty in the others.
 SEGMENT_SPACES = (SEGMENTS, SEGMENT_STATE, SEGMENT_READY, SEGMENT_GROUPS)
-#: Those that every engine keeps.
+#: The spaces that every engine uses.
 EVERYWHERE = tuple(space for space in range(len(NAMES)) if space not in SEGMENT_SPACES)
 
-#: Spaces consumed from the front, and how many bytes of a key name the front: engines that leave tombstones
-#: remember where each such prefix starts (`heads`).
+#: Spaces that are consumed in key order, and how many bytes of a key are the prefix of its front. Engines that leave
+#: tombstones cache where each front starts (`scan_heads`).
 FRONTS = {READY: 5, DUE: 1, JOURNAL: 0, SEGMENT_READY: 5, TURNS: 9, GROUP_READY: 21, SEGMENT_GROUPS: 21}
 
 FORMAT = 2
-LAST = b"\xff" * 48  # after every key of every space: the longest that may begin so has 45 bytes
+LAST = b"\xff" * 48  # greater than every key of every space: the longest key that may begin like this has 45 bytes
 
 
 class Due(IntEnum):
@@ -143,7 +143,7 @@ class Usage(IntEnum):
     """Counters of a tenant with a quota, kept under its meter's number. Stored on disk: do not renumber."""
 
     JOBS = 7
-    #: Of waiting jobs alone. Stores of before 2026-11 have it in place of STORED, until they are next opened.
+    #: Bytes of waiting jobs only. Stores from before 2026-11 have it instead of STORED, until they are next opened.
     BYTES = 8
     STORED = 9
 
@@ -162,7 +162,7 @@ _COMMIT = Struct(">Q")
 _REQUEST = Struct(">16sH")
 _LIMIT = Struct(">BI")
 
-#: Part numbers of `payload`: a payload's further parts from 1, a result's from here.
+#: Part numbers in `payload`: a payload's further parts start at 1, a result's here.
 RESULT_PARTS = 0x8000
 MAX_TIME = 2**64 - 1
 MAX_QUEUE = 2**32 - 1
@@ -219,17 +219,17 @@ def payload_range(queue: int, job: bytes, first: int, count: int) -> tuple[bytes
     return payload_part(queue, job, first), payload_part(queue, job, first + count)
 
 
-#: What is added to the tier of a job that has a group: the flag of its state that says so (`records.HAS_GROUP`).
+#: Added to the tier of a job that has a group: equal to the flag in its state (`records.HAS_GROUP`).
 GROUPED = 16
 
 
 def ready(queue: int, priority: int, visible_at_ms: int, job: bytes, grouped: int = 0) -> bytes:
-    """`grouped`: 0, or `GROUPED` for a job that has a group."""
+    """A row of `ready`. `grouped`: 0, or `GROUPED` for a job that has a group."""
     return _READY.pack(queue, 9 - priority + grouped, visible_at_ms, job)
 
 
 def ready_from(queue: int, priority: int, visible_at_ms: int, grouped: int = 0) -> bytes:
-    """How the rows of this priority and moment begin: the job follows. `grouped` as in `ready`."""
+    """The prefix of the rows of one priority and visibility time; the job follows. `grouped` as in `ready`."""
     return _READY_TIME.pack(queue, 9 - priority + grouped, visible_at_ms)
 
 
@@ -247,7 +247,7 @@ def split_ready(key: bytes) -> ReadyKey:
     return ReadyKey(queue, 9 - tier % GROUPED, visible_at_ms, job, tier - tier % GROUPED)
 
 
-READY_JOB = slice(13, 29)  # where a ready key holds the job
+READY_JOB = slice(13, 29)  # the job's id in a ready key
 
 
 def ready_prefix(queue: int, priority: int, grouped: int = 0) -> bytes:
@@ -255,7 +255,7 @@ def ready_prefix(queue: int, priority: int, grouped: int = 0) -> bytes:
 
 
 def ready_until(queue: int, priority: int, time_ms: int, grouped: int = 0) -> bytes:
-    """After every row of this tier visible at `time_ms` or before."""
+    """The end of the rows of this tier that are visible at `time_ms`."""
     return _READY_TIME.pack(queue, 9 - priority + grouped, time_ms + 1)
 
 
@@ -319,7 +319,7 @@ _WRITE = Struct(">6s16sH")
 
 
 def write_row(write: bytes, part: int) -> bytes:
-    """A row of `meta`: part 0 says how far a staged write is published, parts 1… are its manifest."""
+    """A row of `meta`: part 0 is the progress of a staged write, parts 1… are its manifest."""
     return _WRITE.pack(b"write/", write, part)
 
 
@@ -331,7 +331,7 @@ _REFUSALS = Struct(">8s16sQ")
 
 
 def refusals_row(write: bytes, chunk: int) -> bytes:
-    """A row of `meta`: which jobs were left out of a chunk of a staged write, and why."""
+    """A row of `meta`: the jobs left out of a chunk of a staged write."""
     return _REFUSALS.pack(b"refused/", write, chunk)
 
 
@@ -348,12 +348,12 @@ def write_rows() -> tuple[bytes, bytes]:
 
 
 def is_write_head(key: bytes) -> bool:
-    """Whether a row of `write_rows` is the one that says how far the write is."""
+    """Whether a row of `write_rows` is part 0, the progress of the write."""
     return len(key) == _WRITE.size and key.endswith(b"\0\0")
 
 
 def quota_row(tenant: str) -> bytes:
-    """A row of `meta`: what a tenant may take."""
+    """A row of `meta`: a tenant's quota."""
     return _QUOTA + tenant.encode()
 
 
@@ -378,24 +378,24 @@ def schedule_row(tenant: str, name: str) -> bytes:
 
 
 def schedule_range(tenant: str | None) -> tuple[bytes, bytes]:
-    """The rows of one tenant's schedules, or of all."""
+    """The range of one tenant's schedules, or of all."""
     prefix = _SCHEDULE if tenant is None else _SCHEDULE + tenant_range(tenant)[0]
     return prefix, prefix + b"\xff"
 
 
-# ── jobs that wait for jobs ──────────────────────────────────────────────────────────────────────────────────────────
+# ── parents and children ─────────────────────────────────────────────────────────────────────────────────────────────
 
 _CHILD = Struct(">I16sI16s")
 _CHILD_BLOCK = Struct(">II16sI16s")
 _PARENTS = Struct(">I16sI")
 _PARENT = Struct(">I16sII16s")
 
-#: Queue number, job, and the child's.
+#: Queue number and id of a job, then of its child.
 child = _CHILD.pack
 
 
 def child_block(last: bytes) -> bytes:
-    """Where a block begins whose last job is this one, as `of_queue` writes it: the child follows, written likewise."""
+    """The prefix of the blocks with this last job (a key of `of_queue`); the child's key of `of_queue` follows."""
     return b"\0\0\0\0" + last
 
 
@@ -405,31 +405,31 @@ def is_child_block(key: bytes) -> bool:
 
 
 def split_child_block(key: bytes) -> tuple[bytes, bytes]:
-    """Its last job, and the child, as `of_queue` writes them."""
+    """The last job and the child of a block, as keys of `of_queue`."""
     return key[4:24], key[24:]
 
 
-#: Queue number, job, the parent's place among its parents, and the parent's queue number and id.
+#: Queue number and id of a job, the parent's index among its parents, queue number and id of the parent.
 parent = _PARENT.pack
 
 
 def parent_row(child: bytes, place: int, parent: bytes) -> bytes:
-    """The same, of two jobs that are given as `of_queue` writes them."""
+    """As `parent`, for two jobs given as keys of `of_queue`."""
     return child + place.to_bytes(4, "big") + parent
 
 
 def parents_row(child: bytes, place: int) -> bytes:
-    """The row of a job's parents from a place on; the job as `of_queue` writes it."""
+    """The row of a job's parents from index `place` on; the job as a key of `of_queue`."""
     return child + place.to_bytes(4, "big")
 
 
 def is_parents_row(key: bytes) -> bool:
-    """Whether a row of `parents` has them in its value, rather than one of them in its key."""
+    """Whether a row of `parents` has several parents in its value; else it has one in its key."""
     return len(key) == _PARENTS.size
 
 
 def job_range(queue: int, job: bytes) -> tuple[bytes, bytes]:
-    """The rows of one job in `children`, `parents` or `steps`."""
+    """The range of one job's rows in `children`, `parents` or `steps`."""
     at = _QUEUE_ID.pack(queue, job)
     return at, at + b"\xff" * 25
 
@@ -440,35 +440,35 @@ _STEP = Struct(">I16sB16s")
 
 
 class StepRow(IntEnum):
-    """Kinds of rows of `steps`, besides the first one of a job. Stored on disk: do not renumber."""
+    """Kinds of rows of `steps`, except the first row of a job. Stored on disk: do not renumber."""
 
     STEP = 1
     SIGNAL = 2
 
 
 def step(queue: int, job: bytes, kind: StepRow, name: str) -> bytes:
-    """The row of a step or a signal. The row of the job itself, `of_queue(queue, job)`, comes before them."""
+    """The row of a step or a signal. The job's own row, `of_queue(queue, job)`, sorts before them."""
     return _STEP.pack(queue, job, kind, digest(name.encode()))
 
 
 def step_kind(key: bytes) -> StepRow | None:
-    """What a row of `steps` is; None: the first of its job."""
+    """The kind of a row of `steps`; None: the job's own row."""
     return StepRow(key[20]) if len(key) == _STEP.size else None
 
 
 # ── turns: the tenants of the store, the queues of a tenant ──────────────────────────────────────────────────────────
 
 _TURN = Struct(">B8sQ")
-#: Of a row in the order of turns, before the sub-queue.
+#: The bytes before the sub-queue in a row of the order of turns.
 TURN_BYTES = _TURN.size
-#: What a due row of kind TURN refers to, if it is of a queue.
+#: The reference of a due row of kind TURN that is for a queue.
 QUEUE_TURN = b"\xff" * 16
-#: The scope whose sub-queues are tenants, each named by the scope of its queues.
+#: The scope whose sub-queues are tenants; a tenant's sub-queue is the scope of its queues.
 TENANT_TURNS = bytes(8)
 
 
 def queue_turns(tenant: str) -> bytes:
-    """The scope whose sub-queues are a tenant's queues, each named by its number."""
+    """The scope whose sub-queues are a tenant's queues; a queue's sub-queue is its number."""
     return b"\1" + digest(tenant.encode())[:7]
 
 
@@ -482,7 +482,7 @@ def split_turn(key: bytes) -> tuple[int, bytes]:
 
 
 def turn_range(scope: bytes) -> tuple[bytes, bytes]:
-    """All sub-queues of a scope that have a turn."""
+    """The range of a scope's sub-queues that have a turn."""
     begin = b"\0" + scope
     return begin, begin + b"\xff" * 25
 
@@ -492,12 +492,12 @@ def turn_place(scope: bytes, sub: bytes) -> bytes:
 
 
 def turn_places(scope: bytes) -> tuple[bytes, bytes]:
-    """All places of a scope."""
+    """The range of a scope's places."""
     begin = b"\1" + scope
     return begin, begin + b"\xff" * 25
 
 
-# ── groups: those of one priority of a queue take turns ──────────────────────────────────────────────────────────────
+# ── groups: the groups of one priority of a queue take turns ─────────────────────────────────────────────────────────
 
 _GROUP_TIER = Struct(">I16sB")
 _GROUP_READY = Struct(">I16sBQ16s")
@@ -507,9 +507,9 @@ _GROUP_TURNS, _PARKED_GROUPS = 2, 3
 
 #: Queue number, digest of the group's name, 9 − priority, visible_at, job.
 group_ready = _GROUP_READY.pack
-#: How the rows of one group, priority and moment begin: the job follows.
+#: The prefix of the rows of one group, priority and visibility time; the job follows.
 group_ready_from = _GROUP_READY_TIME.pack
-#: Where the rows of a group that have one priority begin: queue number, digest of the group's name, 9 − priority.
+#: The prefix of a group's rows of one priority: queue number, digest of the group's name, 9 − priority.
 group_tier = _GROUP_TIER.pack
 
 
@@ -523,7 +523,7 @@ def group_tier_end(queue: int, group: bytes, tier: int) -> bytes:
 
 
 def group_range(queue: int, group: bytes) -> tuple[bytes, bytes]:
-    """All waiting jobs of a group."""
+    """The range of a group's waiting jobs."""
     return _GROUP_TIER.pack(queue, group, 0), _GROUP_TIER.pack(queue, group, 255)
 
 
@@ -533,28 +533,28 @@ def group_turns(queue: int, tier: int) -> bytes:
 
 
 def split_group_turns(scope: bytes) -> tuple[int, int] | None:
-    """Queue number and tier of such a scope; None: it is another."""
+    """Queue number and tier of a scope of `group_turns`; None for another scope."""
     kind, queue, tier, _ = _GROUP_SCOPE.unpack(scope)
     return (queue, tier) if kind == _GROUP_TURNS else None
 
 
 def parked_groups(queue: int) -> bytes:
-    """The scope of a queue's groups that have no job before a moment, ordered by it. A sub-queue: its tier, its group."""
+    """The scope of a queue's groups that have no job before a time, in that order. A sub-queue: tier and group."""
     return _GROUP_SCOPE.pack(_PARKED_GROUPS, queue, 0, 0)
 
 
 def split_parked_groups(scope: bytes) -> int | None:
-    """The queue number of such a scope; None: it is another."""
+    """The queue number of a scope of `parked_groups`; None for another scope."""
     kind, queue, _, _ = _GROUP_SCOPE.unpack(scope)
     return queue if kind == _PARKED_GROUPS else None
 
 
 def turn_until(scope: bytes, value: int) -> bytes:
-    """After every row of the scope whose number is at most `value`."""
+    """The end of the scope's rows whose number is at most `value`."""
     return _TURN.pack(0, scope, value + 1)
 
 
-#: Kind, and the number of a queue or meter.
+#: Kind of limit, and the number of a queue or meter.
 limit = _LIMIT.pack
 split_limit = _LIMIT.unpack
 
@@ -567,10 +567,10 @@ LOADS = (b"load/", b"load/\xff")
 
 
 def load_row(write: bytes) -> bytes:
-    """A row of `meta`: the intent of a bulk load, there while it is unfinished."""
+    """A row of `meta`: the intent of a bulk load, removed when it is finished."""
     return LOADS[0] + write
 
 
 def digest(text: bytes) -> bytes:
-    """16 bytes that stand for an idempotency key, the id of a claim or a request, or a payload."""
+    """A 16-byte digest of an idempotency key, the id of a claim or a request, or a payload."""
     return blake2b(text, digest_size=16).digest()

@@ -1,8 +1,8 @@
-"""Who has a store open: what its owner writes into the file OWNER, and what others make of it.
+"""The record in the file OWNER: which process has a store open.
 
-A process id alone says little: two containers on one volume may both be process 1, and a number is used again after its
-process has ended. So a record has a random id, by which its writer knows its own; and boot id, pid namespace and start
-time of the process, by which others on the same system can tell whether it is still there.
+A process id alone is not enough: two containers on one volume may both be process 1, and ids are reused. So a record
+has a random id, by which a process recognises its own record; and boot id, pid namespace and start time of the process,
+by which others on the same system can tell whether it still runs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
-"""The facts of `record`, as they were read back: those of an older version are fewer."""
+"""A record as it was read back. One of an older version has fewer fields."""
 
 #: Ids of the records that this process has written and not withdrawn.
 _ours: set[str] = set()
 
 
 def record(*, listens: bool) -> tuple[str, bytes]:
-    """The id and the bytes of a new record of this process. `listens`: it will let others in by its socket."""
+    """Make a record of this process: its id and its bytes. `listens`: others may join by its socket."""
     made = secrets.token_hex(16)
     _ours.add(made)
     facts = {
@@ -39,15 +39,14 @@ def record(*, listens: bool) -> tuple[str, bytes]:
 
 
 def withdraw(id: str | None) -> None:
-    """The record with that id is no longer this process's."""
+    """The record with that id no longer describes this process."""
     _ours.discard(id or "")
 
 
 def lets_in(written: bytes) -> bool:
-    """Whether others may expect to be let in by a socket, soon if not now: by the owner, or by the one that follows it.
+    """Whether other processes should try to join by a socket: the owner's, or that of the next owner.
 
-    Of a record that cannot be read, or whose writer is gone, nothing is known: another process has only just taken the
-    folder.
+    True for a record that cannot be read, or whose process has ended: another process is just taking the folder.
     """
     found = _read(written)
     if found is None:
@@ -58,7 +57,7 @@ def lets_in(written: bytes) -> bool:
 
 
 def described(written: bytes) -> tuple[str, str]:
-    """Who holds it, and what to do about it: for people."""
+    """The owner, and what the user can do about it, for an error message."""
     found = _read(written)
     if found is None or _gone(found):
         return "another process", "Stop it, or give this one a folder of its own."
@@ -89,14 +88,14 @@ def _is_ours(found: Record) -> bool:
 
 
 def _gone(found: Record) -> bool:
-    """Whether its writer is known to have ended. Never true of one in another container or on another machine."""
+    """Whether its process is known to have ended. False for one in another container or on another machine."""
     if found.get("place") != _place() or not found.get("start"):
         return False
     return _start(int(found["pid"])) != int(found["start"])
 
 
 def _place() -> str:
-    """This boot of this machine, and this pid namespace; empty where the system does not tell."""
+    """This boot of this machine, and this pid namespace; empty if the system does not provide them."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -104,9 +103,9 @@ def _place() -> str:
 
 
 def _start(pid: int) -> int:
-    """When a process of this place was started, in the system's ticks; 0 if there is none, or the system does not tell."""
+    """The start time of a process of this system, in clock ticks; 0: there is no such process, or no /proc."""
     try:
-        # After the name, which may hold anything: the 22nd field of the line, the 20th behind it.
+        # Field 22 of the line. Fields are counted after the name, which may contain spaces: the 20th there.
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0

@@ -1,12 +1,12 @@
-"""Where each front begins: a lower bound of the keys still there, kept in memory, never stored.
+"""Caches, for each front of a space, a lower bound of its keys. In memory only.
 
-A log-structured engine walks over the tombstones of everything consumed before it meets the first live row (5.5 ms
-for 100,000 of them). A queue is consumed from the front, so the front is remembered: a scan starts there, and one
-that would end before it need not start at all. Requires: the writer's lock is held; a key that is written before its
-front's head lowers it, in the section that applies the changes.
+A front is the set of keys with one prefix, consumed in order. A log-structured engine walks over the tombstones of all
+consumed rows before it reaches the first live one (5.5 ms for 100,000). So the head of each front is cached: a scan
+starts there, and one that would end before it is skipped. Applying changes lowers the head if a key before it is
+written. Requires for every call: the writer's lock is held.
 
-A caller that takes the first row again and again has the first few keys read ahead (`Front.ahead`): opening an
-iterator for each costs more than everything else that is done to find it.
+For a caller that takes the first row repeatedly, the first few keys are read ahead (`Front.ahead`): opening an iterator
+for each row costs more than the rest of the search.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bisect import bisect_left
 
 from tenure.storage.keyspace import FRONTS, JOURNAL, LAST, Space
 
-#: How many keys are read ahead, the first time and once it has proved worth it; and how many are kept.
+#: How many keys are read ahead: the first time, and at most; and how many are kept.
 FIRST_REACH, LAST_REACH = 2, 64
 KEPT_AHEAD = 256
-#: How many fronts of a space are remembered: groups and tenants may be millions.
+#: How many fronts of a space are cached: there may be millions of groups and tenants.
 FRONTS_KEPT = 20_000
 
 
@@ -31,29 +31,29 @@ class Front:
         self.prefix = prefix
         self.head = prefix
         self.end = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big") if prefix else LAST
-        #: What the head becomes when nothing is found. Rows that are `appended` come behind it untold.
+        #: The head of an empty front. If rows are `appended` without a call of `learn`, it is the prefix.
         self.emptied = prefix if appended else self.end
-        #: The first keys there are, in order, with no other before or between them; if `whole`, with no other behind
-        #: them either. Empty and not whole: they are not known.
+        #: The first keys of the front, in order and without gaps; if `whole`, all of its keys. Empty and not `whole`:
+        #: not known.
         self.ahead: list[bytes] = []
         self.whole = False
         #: How many to read ahead the next time.
         self.reach = FIRST_REACH
 
     def insert(self, key: bytes) -> None:
-        """This key is being written among those read ahead."""
+        """Add a key that is written between those read ahead."""
         at = bisect_left(self.ahead, key)
         if self.ahead[at] != key:
             self.ahead.insert(at, key)
 
     def remove(self, key: bytes) -> None:
-        """This key is being deleted."""
+        """Remove a key that is deleted."""
         at = bisect_left(self.ahead, key)
         if at < len(self.ahead) and self.ahead[at] == key:
             del self.ahead[at]
 
     def forget(self) -> None:
-        """The keys read ahead may be wrong: only the head stands."""
+        """Drop the keys read ahead, which may be wrong; keep the head."""
         self.ahead = []
         self.whole = False
         self.reach = FIRST_REACH
@@ -71,18 +71,18 @@ class ScanHeads:
         self.fronts: dict[bytes, Front] = {}
 
     def front(self, prefix: bytes) -> Front | None:
-        """The front that begins with exactly this prefix, or None where nothing is remembered."""
+        """The front with exactly this prefix, made if it is new; None: the prefix is not that of a front."""
         if len(prefix) != self._width:
             return None
         front = self.fronts.get(prefix)
         if front is None:
             if len(self.fronts) >= FRONTS_KEPT:
-                self.fronts.clear()  # a front that is not remembered is scanned from its beginning, and remembered anew
+                self.fronts.clear()  # a front that is not cached is scanned from its prefix, and cached again
             front = self.fronts[prefix] = Front(prefix, appended=self._appended)
         return front
 
     def learn(self, key: bytes, value: bytes | None) -> None:
-        """This key is being written; or deleted, if the value is None. Rows of the journal need not be told."""
+        """Update the fronts for a key that is written, or deleted (value None). Not needed for rows of the journal."""
         front = self.fronts.get(key[: self._width])
         if front is None:
             return

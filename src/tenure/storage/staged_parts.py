@@ -1,9 +1,9 @@
-"""Bytes that are kept for a day for a write that is being staged: by writers that share no folder with the store.
+"""Parts of staged writes, uploaded by writers that share no folder with the store, and kept for a day.
 
     <data>/staging/<digest of the write's id>/<part>.<piece>
 
-A store without a folder keeps them in memory. They are the writer's; what they hold is nothing to the store. How many
-bytes each tenant has staged is counted by the file `owner` in a write's folder.
+A store without a folder keeps them in memory. The store does not interpret their bytes. The file `owner` in a write's
+folder names its tenant, whose staged bytes are counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEPT = 86_400
 PIECE_BYTES = 4 * 1024 * 1024
 #: The file in a write's folder that names its tenant.
 _OWNER = "owner"
-#: How often to look for what has expired, in seconds.
+#: The interval of looking for expired writes, in seconds.
 _LOOK = 3_600.0
 
 
@@ -34,7 +34,7 @@ def folder_of(root: str, write_id: str) -> Path:
 
 
 def expire(root: str, kept: float = KEPT) -> int:
-    """Remove what writes left behind longer ago; says how many of them."""
+    """Remove the folders of writes whose newest file is older than `kept` seconds. Returns how many."""
     try:
         folders = list(Path(root).iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -61,7 +61,7 @@ class Pieces:
         self._by_owner: dict[str, int] | None = None
 
     def put(self, write_id: str, part: str, piece: int, data: bytes) -> None:
-        """Written again, it is replaced."""
+        """Store a piece, or replace it. Raises TooLarge, InvalidArgument."""
         if len(data) > PIECE_BYTES:
             raise TooLarge("a piece of a staged part", len(data), PIECE_BYTES)
         name = piece_name(part, piece)
@@ -85,7 +85,7 @@ class Pieces:
         temporary.rename(folder / name)
 
     def held_by(self, owner: str) -> int:
-        """Bytes that a tenant has staged."""
+        """The bytes that a tenant has staged."""
         with self._lock:
             if self._root is None:
                 mine = [parts for write, parts in self._held.items() if owner_of(write) == owner]
@@ -117,7 +117,7 @@ class Pieces:
             self._by_owner = None
 
     def tend(self) -> None:
-        """Now and then, remove what has expired."""
+        """Remove expired writes, at most once an hour."""
         if self._root is not None and time.monotonic() - self._looked > _LOOK:
             self._looked = time.monotonic()
             expire(self._root)

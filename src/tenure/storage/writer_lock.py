@@ -1,13 +1,13 @@
 """Locks that an exception cannot leave locked for good.
 
-`with lock` is safe against an exception raised by a signal handler: the interpreter runs handlers only where the
-`with` statement already covers the lock. A tracing function may raise later than that, at the line that would release
-the lock; then the thread that holds it is no longer inside. So before each `with` it is asked whether this thread holds
-the lock already: then it was left behind and is taken back, or a signal handler has interrupted this thread inside.
-The stack tells which: a mark that the holder sets and clears would stand for ever after the first of these.
+`with lock` is safe against an exception raised by a signal handler: the interpreter runs handlers only where the `with`
+statement already covers the lock. A tracing function may raise later, at the line that would release the lock; then the
+thread holds a lock whose `with` block it has left. So before each `with`, `held_here` tells whether this thread holds
+the lock already. If so, either the lock was left locked and `take_back` releases it, or a signal handler runs inside
+the `with` block. The stack tells which. A flag of the holder could not: in the first case it would stay set.
 
-Whether this thread holds the lock is for the lock itself to say. A note that the holder makes would be made a moment
-after it took the lock, and until then name the holder before it, who could take the lock from under it.
+Ownership is asked of the lock itself. A holder that recorded itself would do so only after it took the lock; until then
+the record would name the previous holder, which could release the lock of the new one.
 
 In a debug run (the environment has `DEBUG_WRITER_LOCK`, as in the tests) every function that says "Requires: the
 writer's lock is held" asserts it.
@@ -24,7 +24,7 @@ from tenure.errors import Unavailable
 
 
 def called_inside() -> Unavailable:
-    """For a verb that a signal handler calls inside another one."""
+    """The error for a verb that a signal handler calls while its thread is inside another verb."""
     return Unavailable(
         "a signal handler called a verb while its thread was inside another one: let the handler set a flag, or raise, "
         "and call the verb once the interrupted one has returned"
@@ -32,7 +32,7 @@ def called_inside() -> Unavailable:
 
 
 class OwnedLock:
-    """A lock that knows whether this thread holds it. Who takes it has it in a local variable for as long as that.
+    """A lock that knows whether this thread holds it. A function that takes it must keep it in a local variable:
 
     writer = self._writer
     if writer.held_here():
@@ -48,7 +48,7 @@ class OwnedLock:
         self.held_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # as Condition uses it
 
     def interrupted(self) -> bool:
-        """Whether the caller runs inside another function of this thread that took the lock: in a signal handler.
+        """Whether a function further up this thread's stack took the lock: the caller is in a signal handler.
 
         Requires: this thread holds it.
         """
@@ -60,9 +60,9 @@ class OwnedLock:
         return False
 
     def take_back(self) -> None:
-        """Release the lock that this thread left locked. Requires: this thread holds it.
+        """Release a lock that this thread left locked. Requires: this thread holds it.
 
-        Raises Unavailable if the thread is still inside: what it is doing must not be mixed with anything else.
+        Raises Unavailable if the thread is still inside the `with` block: two verbs must not be mixed.
         """
         if self.interrupted():
             raise called_inside()

@@ -1,4 +1,4 @@
-"""`App`: a store, the tasks on it, and their schedule. It opens nothing until something is enqueued or worked on."""
+"""`App`: a store, its tasks, and their schedule. It opens the store on first use."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ AnyTask = Task[Any, Any, Any]
 class App:
     """Tasks on a store.
 
-    `store` is a URL, an open `Store`, or None for what the settings say; `options` go to `tenure.open`. `inline` runs
-    every call where it is enqueued. `queues="*"` has its workers claim from any queue, in turn. `policies` are given to their queues when a worker starts. `middleware` runs
-    around every handler.
+    `store` is a URL, an open `Store`, or None for the configured one; `options` go to `tenure.open`. `inline` runs
+    every call where it is enqueued. `queues="*"` makes its workers claim from any queue, in turn. A worker sets
+    `policies` on their queues when it starts. `middleware` runs around every handler.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class App:
         self.queue = queue
         if queues not in (None, "*"):
             raise InvalidArgument(f'queues={queues!r}: "*", or what a worker is given')
-        #: What its workers serve, if they are not told: the queues of its tasks, or any ("*").
+        #: The default queues of its workers: those of its tasks (None), or any ("*").
         self.served = queues
         self.tenant = tenant
         self.encoding = _encoding(encoding)
@@ -78,7 +78,7 @@ class App:
         self._url = None if isinstance(store, Store) else None if store is None else os.fspath(store)
         self._given = store if isinstance(store, Store) else None
         self._options = options
-        #: The URL that `use` was given: the processes of a pool, which make the app anew, use it, too.
+        #: The URL given to `use`: the processes of a pool, which create the app again, use it, too.
         self.used: str | None = None
         self._opened: Store | None = None
         self._owner = os.getpid()
@@ -88,7 +88,7 @@ class App:
 
     @property
     def store(self) -> Store:
-        """Opened when it is first used, and anew in a forked child, which cannot use its parent's."""
+        """The store, opened on first use, and again in a forked child, which cannot use its parent's."""
         if self._given is not None:
             return self._given
         opened = self._opened
@@ -103,13 +103,13 @@ class App:
             return self._opened
 
     def use(self, store: str | Store) -> None:
-        """Use another store than the app was made with: for command lines and tests. Closes the one it opened."""
+        """Use another store, for command lines and tests. Closes the one that this app opened."""
         self.close()
         self._given = store if isinstance(store, Store) else None
         self._url = self.used = None if isinstance(store, Store) else store
 
     def close(self) -> None:
-        """Close the store, if this app opened it. It is opened again when it is next used."""
+        """Close the store if this app opened it. The next use opens it again."""
         opened, self._opened = self._opened, None
         if opened is not None and self._owner == os.getpid():
             opened.close()
@@ -127,7 +127,7 @@ class App:
 
     @cached_property
     def threads(self) -> _Threads:
-        """The threads in which awaited verbs run, as the asyncio adapter has them."""
+        """The threads that run awaited verbs, as in the asyncio adapter."""
         from tenure.api.aio import _Threads
 
         return _Threads(16, 64)
@@ -161,12 +161,13 @@ class App:
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a task.
 
-        `max_attempts`, `priority`, `ttl` and `group` are its jobs' (`group` may be a function of the call's arguments, such
-        as `lambda customer, month: customer`: the groups of a queue take turns); `timeout` ends a handler that takes longer. Failures:
-        `dead_on` exceptions are dead at once, and with `retry_on` all others than those; `backoff` says when the rest
-        come back, else the queue's policy does. `unique=True` makes one job of equal calls, `unique=function` of
-        calls for which the function returns the same string. `rate` ("10/s", "100/m") holds over all workers, and
-        needs a queue of the task's own. `name` is the module's and the function's, if not given.
+        `max_attempts`, `priority`, `ttl` and `group` apply to its jobs. `group` may be a function of the call's
+        arguments, such as `lambda customer, month: customer`; the groups of a queue take turns. `timeout` ends a
+        handler that takes longer. On failure: exceptions in `dead_on` make the job dead at once, and with `retry_on` so
+        do all others than those; `backoff` (default: the queue's policy) sets the delay of retries. `unique=True` makes
+        one job of equal calls, `unique=function` of calls for which the function returns the same string. `rate`
+        ("10/s", "100/m") holds over all workers, and needs a queue for this task alone. `name` defaults to the module's
+        and the function's.
         """
         decorate = _Decorator(self, options)
         return decorate if function is None else decorate(function)
@@ -197,7 +198,7 @@ class App:
         return task
 
     def find(self, name: str) -> AnyTask:
-        """A task by its name, or by the end of it if only one ends so. Raises InvalidArgument."""
+        """Return a task by its name, or by the end of it if that is unambiguous. Raises InvalidArgument."""
         if name in self.tasks:
             return self.tasks[name]
         ending = [task for full, task in self.tasks.items() if full.endswith("." + name)]
@@ -208,18 +209,18 @@ class App:
         raise InvalidArgument(f"{what} named {name!r}. Tasks of this app: {known}")
 
     def flow(self, job_id: str) -> FlowHandle[Any]:
-        """A handle on the flow that leads to a job, the last one of its steps, perhaps enqueued by another process.
+        """Return a handle on the flow that leads to a job, its last step, perhaps enqueued by another process.
 
         Raises NotFound. Of a flow of more than 1,000 jobs it knows those nearest to the last.
         """
         return flow_handle(self, job_id)
 
     def queues(self) -> list[str]:
-        """The queues its tasks are enqueued to, sorted."""
+        """Return the queues of its tasks, sorted."""
         return sorted({task.queue for task in self.tasks.values()})
 
     def rates(self) -> dict[str, Rate]:
-        """The rates of tasks, by their queues. Raises InvalidArgument if such a queue has another task's jobs, too."""
+        """Return the rates of tasks by queue. Raises InvalidArgument if such a queue also has another task's jobs."""
         rates = {task.queue: task.rate for task in self.tasks.values() if task.rate is not None}
         for queue in rates:
             sharing = sorted(task.name for task in self.tasks.values() if task.queue == queue)
@@ -231,7 +232,8 @@ class App:
         return rates
 
     def register_type(self, kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
-        """Let values of a class be arguments and results: sent as what `encode` makes of them, read by `decode`.
+        """Allow values of a class as arguments and results: `encode` converts them for sending, `decode` converts them
+        back.
 
         Raises InvalidArgument for a class that msgspec encodes by itself.
         """
@@ -248,20 +250,20 @@ class App:
         args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> _PeriodicDecorator:
-        """Run a task by a cron expression, in a time zone; each tick is enqueued once, however many workers run.
+        """Run a task by a cron expression in a time zone; each tick is enqueued once, however many workers run.
 
-        On a function it makes the task, too (`options` are `task`'s); on a task it adds to its schedule. `missed`
-        says what becomes of ticks during which no worker ran: `skip`, or `catch_up`. `args` are the call's.
+        On a function it also makes the task (`options` are `task`'s); on a task it adds to its schedule. `missed` says
+        how to treat ticks at which no worker ran: `skip`, or `catch_up`. `args` are the call's arguments.
         """
         return _PeriodicDecorator(self, cron, tz, missed, dict(args or {}), options)
 
     @property
     def schedules(self) -> Schedules:
-        """Schedules that are made and changed at run time, kept in the store: `add`, `list`, `pause`, `resume`, `remove`, `run_now`."""
+        """Schedules made at run time and stored: `add`, `list`, `pause`, `resume`, `remove`, `run_now`."""
         return Schedules(self)
 
     def worker(self, queues: Iterable[str] | Literal["*"] | None = None, **options: Any) -> Worker:
-        """A worker for this app: see `tenure.worker.runner.Worker`."""
+        """Return a worker for this app: see `tenure.worker.runner.Worker`."""
         from tenure.worker.runner import Worker
 
         return Worker(self, queues, **options)
@@ -271,7 +273,7 @@ class App:
 
 
 class _Decorator:
-    """`@app.task(...)`, typed: keeps the function's parameters, and tells a coroutine from its result."""
+    """The typed decorator `@app.task(...)`: keeps the function's parameters, and tells a coroutine from its result."""
 
     def __init__(self, app: App, options: Mapping[str, Any]) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""`tasks:app`: import an app by such a reference; make one by which a child process imports the app of this process."""
+"""Import an app by a reference such as `tasks:app`, and make a reference by which a child process imports it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from tenure.worker.app import App
     from tenure.worker.tasks import Task
 
-#: The name a program has in a process pool: not `__main__`, so that its `if __name__ == "__main__"` stays quiet there.
+#: The module name of a program in a process pool: not `__main__`, so that `if __name__ == "__main__"` does not run
+#: there.
 CHILD_MAIN = "__tenure_main__"
 
 
 def split(reference: str) -> tuple[str, str]:
-    """`tasks:app` and `tasks` (whose app it will find); also `path/tasks.py:app`."""
+    """Split `tasks:app`, `path/tasks.py:app`, or `tasks` (whose only app is used) into module and attribute."""
     module, colon, rest = reference.rpartition(":")
     if not colon:
         module, rest = reference, ""
@@ -31,7 +32,7 @@ def split(reference: str) -> tuple[str, str]:
 
 
 def load_app(reference: str) -> App:
-    """Import the module and take the app out of it. Raises InvalidArgument, or whatever the import raises."""
+    """Import the module and return its app. Raises InvalidArgument, or whatever the import raises."""
     module_name, attribute = split(reference)
     module = load_module(module_name)
     if not attribute:
@@ -43,7 +44,7 @@ def load_app(reference: str) -> App:
 
 
 def load_task(reference: str) -> Task[Any, Any, Any]:
-    """`tasks:app.send` or `tasks:send`."""
+    """Import a task by `tasks:app.send` or `tasks:send`."""
     from tenure.worker.tasks import Task
 
     module_name, attribute = split(reference)
@@ -63,7 +64,7 @@ def load_task(reference: str) -> Task[Any, Any, Any]:
 def load_module(name: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does: an installed command does not look where it stands
+        sys.path.insert(0, here)  # as `python -m` does: an installed command does not search the working directory
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
@@ -82,7 +83,10 @@ def load_module(name: str) -> ModuleType:
 
 
 def reference_to(app: App) -> str:
-    """Where another process finds this app: a module that has it in a variable. Raises InvalidArgument."""
+    """Return a reference by which another process imports this app.
+
+    Raises InvalidArgument if it is in no module's variable.
+    """
     modules = [task.function.__module__ for task in app.tasks.values()]
     for name in [*dict.fromkeys(modules), *list(sys.modules)]:
         module = sys.modules.get(name)
@@ -92,18 +96,18 @@ def reference_to(app: App) -> str:
                     return f"{name}:{attribute}"
                 spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
                 if spec is not None:
-                    return f"{spec.name}:{attribute}"  # python -m
+                    return f"{spec.name}:{attribute}"  # started with python -m
                 if file is not None:
                     return f"{CHILD_MAIN}={os.path.abspath(file)}:{attribute}"
     raise InvalidArgument("a process pool has to import the app: make it a variable of a module")
 
 
 def load_for_child(reference: str) -> App:
-    """In a process of a pool: an app as `reference_to` named it."""
+    """Import an app by the result of `reference_to`, in a process of a pool."""
     if not reference.startswith(CHILD_MAIN + "="):
         return load_app(reference)
     path, _, attribute = reference.removeprefix(CHILD_MAIN + "=").rpartition(":")
-    # The tasks' names are those the parent gave them, which come from the program's file.
+    # Task names must equal the parent's, which derive from the program's file.
     found: App = runpy.run_path(path, run_name=CHILD_MAIN)[attribute]
     return found
 

@@ -1,8 +1,8 @@
 """A process of a pool: `python -m tenure.worker.child FD`. Runs one job after another in its main thread.
 
-It opens no store, unless a handler uses the app's. The worker that started it claims, extends and settles; the child is sent one call after another
-and answers each with its outcome. So it can be killed at any moment, and a handler that never releases the GIL stops
-no heartbeat.
+It opens no store, unless a handler uses the app's. The worker that started it claims, extends and settles; it sends the
+child one call after another, and the child answers each with its outcome. So the child can be killed at any time, and a
+handler that never releases the GIL stops no heartbeat.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
         app = load_for_child(setup.app)
         if setup.store is not None:
             app.use(setup.store)
-    except BaseException as exc:  # noqa: BLE001 - whatever the user's module raised, the worker has to know it
+    except BaseException as exc:  # noqa: BLE001 - the worker must learn of any error of the user's module
         channel.send(Hello(os.getpid(), error_text(exc)))
         sys.exit(1)
     channel.send(Hello(os.getpid()))
@@ -62,7 +62,7 @@ def main() -> None:
             steps=steps,
         )  # fmt: skip
         outcome = execution.run(app, job, given.payload)
-        with lock:  # a thread that the handler left behind sends nothing in between
+        with lock:  # a thread that the handler left running must not send in between
             channel.send(Ended(outcome))
 
 
@@ -72,7 +72,7 @@ class _ProgressReport:
         self._lock = lock
 
     def __call__(self, fraction: float, note: str | None) -> None:
-        # Not answered: if the lease is lost this process is ended, and an error would come too late.
+        # Not answered: if the lease is lost this process is killed, and an error would come too late.
         if isinstance(fraction, bool) or not 0 <= number(fraction) <= 1:
             raise InvalidArgument(f"progress {fraction!r} must be from 0 to 1")
         with self._lock:
@@ -80,7 +80,7 @@ class _ProgressReport:
 
 
 class _ChannelSteps:
-    """The steps of a job, which the worker reads and stores: this process has no store open."""
+    """The steps of a job, which the worker reads and stores, because this process has no store open."""
 
     def __init__(self, channel: Channel, lock: threading.Lock) -> None:
         self._channel = channel
@@ -104,7 +104,7 @@ class _ChannelSteps:
 
 
 def _die_with(parent: int) -> None:
-    """End this process when its parent ends, even by SIGKILL: by the kernel on Linux, elsewhere by a thread."""
+    """End this process when its parent ends, even by SIGKILL: through the kernel on Linux, elsewhere by a thread."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

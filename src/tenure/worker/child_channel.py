@@ -1,7 +1,7 @@
 """The messages between a process pool and its children: MessagePack frames over a socket pair. Nothing is pickled.
 
 parent → child      Setup, then Assignment after Assignment; a StepsAnswer to each StepsCall
-child → parent      Hello, then for each: Progress and StepsCall any number of times, Ended once
+child → parent      Hello, then for each Assignment: any number of Progress and StepsCall, one Ended
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=1):
     log_level: str | None = None
     log_format: str = "auto"
     served: tuple[str, ...] = ()
-    #: The store's URL, where the worker was given another than the app's own.
+    #: The store's URL, if the worker uses another than the app's own.
     store: str | None = None
 
 
@@ -58,14 +58,14 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class StepsCall(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Asks for the job's steps, or (`name`) to store one."""
+    """Request the job's steps, or (with `name`) store one."""
 
     name: str | None = None
     value: bytes = b""
 
 
 class StepsAnswer(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """The steps, or the value that is stored, or why not."""
+    """The steps, the stored value, or the error."""
 
     steps: list[Step] = []
     value: bytes = b""
@@ -78,7 +78,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Channel:
-    """One end."""
+    """One end of the socket pair."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -89,7 +89,7 @@ class Channel:
         self._socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> Any:
-        """The next message; None if the other end is gone. Raises msgspec.DecodeError for what is no message."""
+        """Return the next message; None if the other end is gone. Raises msgspec.DecodeError for malformed bytes."""
         head = self._read(_LENGTH.size)
         if head is None:
             return None

@@ -1,8 +1,8 @@
-"""The claimer: one thread that takes as many jobs as there is room for, and no more than can be started soon.
+"""The claimer: one thread that claims as many jobs as there is room for, and no more than can be started soon.
 
-Room is the free slots, and, where handlers are quick, as many jobs more as the slots will start within `_AHEAD`
-seconds (at most a tenth of the lease): slots would stand idle while a claim is under way otherwise. Handlers that
-take longer than that get no job ahead of time, so that it is free for another worker.
+Room is the free slots and, if handlers are fast, as many further jobs as the slots will start within `_AHEAD` seconds
+(at most a tenth of the lease): otherwise slots would be idle during a claim. Slower handlers get no job ahead of time,
+so that other workers can claim it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tenure.worker.held_claims import HeldClaim, HeldClaims, HeldJob
 from tenure.worker.periodic import QUEUE as SCHEDULE
 from tenure.worker.pools.contract import Backlog, Pool
 
-#: Seconds of work that may be claimed ahead of time, and jobs.
+#: How much work may be claimed ahead: seconds, and jobs.
 _AHEAD = 0.1
 _MOST_AHEAD = 500
 #: Payload bytes of one claim.
 _MAX_BYTES = 64 * 1024 * 1024
-#: A worker of all queues leaves the tickets of schedules to those that make them.
+#: A worker of all queues leaves the schedule's tick jobs to the tickers.
 _NOT_SCHEDULES = any_queues(None, None, None, (SCHEDULE,))
-#: The longest a claim waits in the store; also how long a quiet worker may take to notice its watchdog.
+#: The longest wait of a claim in the store; also how long an idle worker may take to notice its watchdog.
 _WAIT_MS = 5_000
-#: Outcomes that may wait to be written before no more is claimed.
+#: How many outcomes may wait to be written before claiming stops.
 _UNSETTLED = 2_000
 
 
@@ -51,7 +51,7 @@ class Claimer:
         anywhere: Store | None = None,
     ) -> None:
         """`anywhere`: claim from any queue of this store, in turn, instead of `queues`."""
-        #: Those to claim from. The queue watch replaces the list when a queue appears that matches a pattern.
+        #: The queues to claim from. The queue watch replaces the list when a queue appears that matches a pattern.
         self.queues = list(queues)
         self._held_claims = held_claims
         self._backlog = backlog
@@ -64,87 +64,88 @@ class Claimer:
         self._wake_heartbeat = wake_heartbeat
         self._unsettled = unsettled
         self._anywhere = anywhere
-        # The lease counts from before the claim is sent, so waiting there is time taken from it.
+        # The lease counts from before the claim is sent, so time spent waiting reduces it.
         self._wait_ms = max(1, min(_WAIT_MS, lease_ms // 6))
-        self._taken = 0
+        self._claimed_jobs = 0
         self._returned = 0
         self._ahead = 0
-        self._seen = (0, 0)
+        self._measured = (0, 0)
         self._turn = 0
         self._room = threading.Event()
         self._waiting_for_room = False
-        self._asked_ms: int | None = None
+        self._sent_ms: int | None = None
         self._failing_ms: int | None = None
         #: The last error, while claims fail.
         self.last_error: str | None = None
         self.thread = BackgroundThread("claimer", self._step)
 
-    # ── called by others ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── called by other threads ───────────────────────────────────────────────────────────────────────────────────────
 
     def slot_freed(self) -> None:
-        """A slot is free: called for every job, so it does next to nothing."""
+        """Count a free slot. Called for every job, so it does almost nothing."""
         if self._waiting_for_room:
             self._room.set()
 
-    def given_back(self, count: int) -> None:
-        self._returned += count  # by the heartbeat, or at the end by the worker: never by both at once
-        self._ahead = 0  # until jobs end again: or this worker would take at once what it has just left to others
+    def jobs_released(self, count: int) -> None:
+        self._returned += count  # called by the heartbeat, or at the end by the worker: never by both at once
+        # reset until jobs end again, or this worker would at once claim the jobs that it has just released
+        self._ahead = 0
         self.slot_freed()
 
     def stuck_ms(self) -> int:
-        """For how long no claim has come back, or none without an error; 0 while claims succeed."""
+        """Return for how long no claim has returned, or none without an error; 0 while claims succeed."""
         now = self._clock.steady_ms()
-        asked, failing = self._asked_ms, self._failing_ms
-        silent = 0 if asked is None else max(0, now - asked - self._wait_ms)
+        sent, failing = self._sent_ms, self._failing_ms
+        silent = 0 if sent is None else max(0, now - sent - self._wait_ms)
         return max(silent, 0 if failing is None else now - failing)
 
-    # ── its thread ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the claimer's thread ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _step(self) -> bool:
         if self._stop.is_set():
             return True
         if not self.queues and self._anywhere is None:
-            self._stop.wait(0.2)  # only patterns, and no queue matches yet
+            self._stop.wait(0.2)  # there are only patterns, and no queue matches yet
             return False
         room = self._find_room()
         if room:
-            sent_ms = self._asked_ms = self._clock.steady_ms()
+            sent_ms = self._sent_ms = self._clock.steady_ms()
             try:
                 self._claim(room, sent_ms)
             except Exception as exc:  # noqa: BLE001 - tried again; the watchdog ends a worker that never succeeds
-                self._failed(exc, sent_ms)
+                self._record_failure(exc, sent_ms)
             finally:
-                self._asked_ms = None
+                self._sent_ms = None
         return False
 
     def _in_hand(self) -> int:
-        return self._taken - self._returned - self._pool.finished[0]
+        return self._claimed_jobs - self._returned - self._pool.finished[0]
 
     def _find_room(self) -> int:
-        """How many jobs to claim; 0, after a short wait, if there is no room yet."""
+        """Return how many jobs to claim; 0, after a short wait, if there is no room yet."""
         self._plan()
         room = self._concurrency + self._ahead - self._in_hand()
         if room > self._ahead // 2 and self._unsettled() < _UNSETTLED:
             return room
         self._room.clear()
         self._waiting_for_room = True
-        # Looked at again once the flag is set: a slot that was freed before set no event.
+        # Check again after clearing the flag: a slot freed before that set no event.
         if self._concurrency + self._ahead - self._in_hand() <= self._ahead // 2 or self._unsettled() >= _UNSETTLED:
             self._room.wait(0.05)
         self._waiting_for_room = False
         return 0
 
     def _plan(self) -> None:
-        """How many jobs to have ahead, by how long the last ones took."""
+        """Set how many jobs to claim ahead, by the duration of the last ones."""
         count, busy = self._pool.finished
-        jobs, took = count - self._seen[0], busy - self._seen[1]
+        jobs, took = count - self._measured[0], busy - self._measured[1]
         if jobs < self._concurrency:
             return
-        self._seen = (count, busy)
+        self._measured = (count, busy)
         each = max(took / jobs / 1e9, 1e-6)
-        within = min(_AHEAD, self._lease_ms / 10_000)
-        wanted = int(self._concurrency * within / each) if each < within else 0
-        # Grown by doubling: a few quick jobs say little about the next thousand.
+        horizon = min(_AHEAD, self._lease_ms / 10_000)
+        wanted = int(self._concurrency * horizon / each) if each < horizon else 0
+        # Grow by doubling: a few fast jobs say little about the next thousand.
         self._ahead = min(wanted, _MOST_AHEAD, max(2 * self._ahead, self._concurrency))
 
     def _claim(self, room: int, sent_ms: int) -> None:
@@ -162,14 +163,14 @@ class Claimer:
         held = HeldClaim(claim, sent_ms, self._lease_ms)
         jobs = [HeldJob(delivery, held) for delivery in claim]
         held.jobs.update(jobs)
-        # From here on the heartbeat gives back what does not start, whatever happens in this thread.
+        # From here on the heartbeat releases jobs that do not start, whatever happens in this thread.
         self._held_claims.add(held)
-        self._taken += len(jobs)
+        self._claimed_jobs += len(jobs)
         for job in jobs:
             self._backlog.put(job)
         self._wake_heartbeat(held.heartbeat_at_ms)
 
-    def _failed(self, error: Exception, sent_ms: int) -> None:
+    def _record_failure(self, error: Exception, sent_ms: int) -> None:
         if self._failing_ms is None:
             self._failing_ms = sent_ms
         text = str(error) or repr(error)

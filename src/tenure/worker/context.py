@@ -1,4 +1,4 @@
-"""The job a handler is running: `current_job()`, a context variable, so threads and coroutines each have their own."""
+"""The job that a handler runs: `current_job()`, a context variable, so each thread and coroutine has its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Report = Callable[[float, "str | None"], None]
 
 
 class CurrentJob:
-    """What a handler can read about its job, its progress, and its steps."""
+    """A handler's view of its job, with its progress and steps."""
 
     __slots__ = (
         "_clock", "_deadline_ms", "_lost", "_report", "attempt", "handed_over", "headers", "id", "max_attempts", "priority", "queue",
@@ -52,25 +52,26 @@ class CurrentJob:
         steps: JobSteps | None = None,
     ) -> None:
         self.task = task
-        #: The job's id; empty where the task was called plainly, without a queue.
+        #: The job's id; empty if the task was called directly, without a queue.
         self.id = id
         self.queue = queue
         self.tenant = tenant
-        #: Which delivery this is, from 1, and how many there may be.
+        #: The number of this delivery, from 1, and the largest number.
         self.attempt = attempt
         self.max_attempts = max_attempts
-        #: The fencing token: grows with every delivery of this job. What it writes to should refuse a smaller one.
+        #: The fencing token, which grows with every delivery of this job. Systems it writes to should refuse a smaller
+        #: one.
         self.token = token
         self.priority = priority
         self.headers = {} if headers is None else headers
-        #: The queues, or patterns of queues, whose jobs this job's worker runs.
+        #: The queues, or patterns of queues, that this job's worker serves.
         self.served = served
         self._deadline_ms = deadline_ms
         self._clock = clock
         self._report = report
         self._lost: threading.Event | None = None
         self.steps = JobSteps(id, NoSteps()) if steps is None else steps
-        #: Jobs that are enqueued when this one is acked.
+        #: Jobs to enqueue when this one is acked.
         self.handed_over: list[NewJob] = []
 
     def step(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,7 +79,10 @@ class CurrentJob:
         return self.steps.step(name, function, *args, **kwargs)
 
     def sleep(self, duration: Duration) -> None:
-        """Give the lease back and go on here when the time has passed: see `JobSteps.sleep`. No attempt is counted."""
+        """Release the lease and continue here after the time has passed: see `JobSteps.sleep`.
+
+        No attempt is counted.
+        """
         self.steps.sleep(duration)
 
     @overload
@@ -88,14 +92,17 @@ class CurrentJob:
     def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: type[T]) -> T: ...
 
     def wait_for(self, signal: str, timeout: Duration | None = None, *, as_type: Any = bytes) -> Any:
-        """Give the lease back and go on here with the signal's payload: see `JobSteps.wait_for`. No attempt is counted."""
+        """Release the lease and continue here with the signal's payload: see `JobSteps.wait_for`.
+
+        No attempt is counted.
+        """
         return self.steps.wait_for(signal, timeout, as_type)
 
     def then(self, step: Step[Any] | Flow) -> None:
-        """Hand over: enqueue a call, a chain, a group or a graph in the transaction that acks this job.
+        """Enqueue a call, a chain, a group or a graph in the transaction that acks this job.
 
-        Nothing is enqueued if the handler raises or the lease is lost. In a plain call it is enqueued at once. A job hands
-        over to at most 1,000 others. Raises InvalidArgument for what cannot be sent.
+        Nothing is enqueued if the handler raises or the lease is lost. In a plain call it is enqueued at once. A job
+        can enqueue at most 1,000 others so. Raises InvalidArgument for unencodable arguments.
         """
         flow = step.flow()
         if self.id:
@@ -110,11 +117,11 @@ class CurrentJob:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is lost or the timeout has passed: the result will not be kept, so stop."""
+        """Whether the lease is lost or the timeout has passed: stop, because the result will not be stored."""
         return self._lost is not None and self._lost.is_set()
 
     def mark_lost(self) -> None:
-        """Set `lost`. For pools."""
+        """Set `lost`. Called by pools."""
         event = self._lost
         if event is None:
             event = self._lost = threading.Event()
@@ -129,7 +136,7 @@ class CurrentJob:
 
     @property
     def deadline(self) -> datetime | None:
-        """When the task's timeout ends it, by the calendar; None if it has none."""
+        """The calendar time of the task's timeout; None if it has none."""
         left = self.remaining
         if left is None:
             return None
@@ -137,7 +144,7 @@ class CurrentJob:
 
     @property
     def tick(self) -> datetime | None:
-        """Of a periodic task: the moment it was due, in the schedule's time zone."""
+        """For a periodic task: the time it was due, in the schedule's time zone."""
         text = self.headers.get(TICK_HEADER)
         if text is None:
             return None
@@ -145,7 +152,7 @@ class CurrentJob:
         return datetime.fromisoformat(moment).astimezone(ZoneInfo(zone))
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        """Store how far it is (0 to 1), shown with the job. Raises LeaseLost if the job is no longer this worker's."""
+        """Store the progress (0 to 1), shown with the job. Raises LeaseLost if this worker no longer holds the job."""
         if self._report is not None:
             self._report(fraction, note)
         elif isinstance(fraction, bool) or not 0 <= fraction <= 1:
@@ -156,7 +163,7 @@ class CurrentJob:
 
 
 #: structlog's `merge_contextvars` adds every context variable with this prefix to a log line. Set directly: its
-#: `bind_contextvars` takes 12 µs for three of them, more than half of what running a small job takes.
+#: `bind_contextvars` takes 12 µs for three of them, more than half of the time of a small job.
 _log_id: contextvars.ContextVar[str] = contextvars.ContextVar("structlog_job_id")
 _log_task: contextvars.ContextVar[str] = contextvars.ContextVar("structlog_task")
 _log_attempt: contextvars.ContextVar[int] = contextvars.ContextVar("structlog_attempt")
@@ -164,7 +171,10 @@ _current: contextvars.ContextVar[CurrentJob | None] = contextvars.ContextVar("te
 
 
 def current_job() -> CurrentJob:
-    """The job that runs here. In a plain call of a task it is a stand-in without a queue; elsewhere InvalidArgument."""
+    """Return the running job.
+
+    In a plain call of a task, a stand-in without a queue. Elsewhere raises InvalidArgument.
+    """
     found = _current.get()
     if found is None:
         raise InvalidArgument("no task is running here: current_job() is for handlers")
@@ -172,12 +182,12 @@ def current_job() -> CurrentJob:
 
 
 def running_job() -> CurrentJob | None:
-    """The job that runs here, or None."""
+    """Return the running job, or None."""
     return _current.get()
 
 
 class CurrentJobScope:
-    """`with CurrentJobScope(job):` makes it `current_job()`, and puts its id on the log lines written meanwhile."""
+    """`with CurrentJobScope(job):` makes it `current_job()`, and adds its id to the log lines written meanwhile."""
 
     __slots__ = ("_attempt", "_id", "_job", "_task", "_token")
 

@@ -1,7 +1,7 @@
-"""One job, run to its outcome. The same for every pool: what differs is where this is called, and how it is ended.
+"""Run one job to its outcome, for every pool; pools differ in where they call this, and how they end it.
 
-Neither `run` nor `run_async` raises: a payload that cannot be read, and whatever a handler raises, `SystemExit` and
-`GeneratorExit` included, is the job's outcome.
+Neither `run` nor `run_async` raises: an unreadable payload, and whatever a handler raises (including `SystemExit` and
+`GeneratorExit`), becomes the job's outcome.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANY_TASK = FailureRules()
 
 
 def run(app: App, job: CurrentJob, payload: bytes, on_error: Callable[[BaseException], None] | None = None) -> Outcome:
-    """Run it in this thread. An `async def` handler gets an event loop of its own. `on_error` gets what it raised."""
+    """Run a job in this thread. An `async def` handler gets an event loop of its own. `on_error` gets its exception."""
     rules = _ANY_TASK
     try:
         call = _decode(app, payload)
@@ -74,7 +74,7 @@ async def run_async(app: App, job: CurrentJob, payload: bytes) -> Outcome:
                 raise
             hooks.after(result)
             return outcome
-    except BaseException as exc:  # noqa: BLE001 - as above. Where the pool cancelled it, the job is settled already.
+    except BaseException as exc:  # noqa: BLE001 - as above. If the pool cancelled it, the job is settled already.
         return rules.outcome(exc, job.attempt)
 
 
@@ -83,15 +83,18 @@ def _decode(app: App, payload: bytes) -> tuple[Task[Any, Any, Any], tuple[Any, .
         envelope = open_envelope(payload)
         task = app.tasks.get(envelope.task)
         if task is None:
-            # Another worker may know it: one of the next release, while this one is being replaced.
+            # Another worker may know the task: one of the next release, during a rollout.
             return Outcome("nack", None, f"this worker has no task {envelope.task[:200]!r}")
         return task, *task.codec.decode_call(envelope.args, is_json(payload))
     except InvalidArgument as exc:
-        return Outcome("fail", None, str(exc))  # no attempt will ever read it
+        return Outcome("fail", None, str(exc))  # no attempt will ever be able to read it
 
 
 def _outcome_of_result(task: Task[Any, Any, Any], job: CurrentJob, result: Any) -> Outcome:
-    """Raises Dead for a result that cannot be kept, or jobs that cannot be handed over to: the handler would only do it again."""
+    """Encode the result.
+
+    Raises Dead if it cannot be stored, or its follow-up jobs cannot be enqueued: a retry would fail the same way.
+    """
     try:
         encoded = task.codec.encode_result(result)
         if encoded is not None and len(encoded) > MAX_PAYLOAD:

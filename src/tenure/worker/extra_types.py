@@ -1,6 +1,6 @@
-"""Types that msgspec does not encode by itself: paths, Pydantic models, and those an app registers.
+"""Types that msgspec does not encode by itself: paths, Pydantic models, and types that an app registers.
 
-Pydantic is not imported for this: a task that uses a model has imported it.
+Pydantic is not imported here: a task that uses a model has imported it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ExtraTypes:
         self.msgpack = msgspec.msgpack.Encoder(enc_hook=self.encode).encode
 
     def register(self, kind: type[T], encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
-        """Send values of `kind` as what `encode` makes of them. Raises InvalidArgument for a type msgspec knows."""
+        """Encode values of `kind` with `encode`. Raises InvalidArgument for a type that msgspec knows."""
         if not isinstance(kind, type):
             raise InvalidArgument(f"{kind!r} is not a class")
         if not isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
@@ -50,7 +50,7 @@ class ExtraTypes:
     def decode(self, kind: Any, value: Any) -> Any:
         """msgspec's `dec_hook`. Raises TypeError or ValueError, which msgspec turns into a ValidationError."""
         if kind is object:
-            return value  # "anything", as some write it
+            return value  # `object` as a hint means anything
         found = self._registered.get(kind)
         if found is not None:
             return found[1](value)
@@ -63,7 +63,7 @@ class ExtraTypes:
         raise TypeError(f"no way to make a {getattr(kind, '__name__', kind)} of {type(value).__name__}")
 
     def non_finite(self, value: Any) -> str | None:
-        """Where a value has a NaN or an infinity, which JSON cannot carry: `$.a[0]`; None if nowhere."""
+        """Return the path of a NaN or an infinity, which JSON cannot express: `$.a[0]`; None if there is none."""
         return _find_non_finite(msgspec.to_builtins(value, enc_hook=self.encode, str_keys=True), "$")
 
 
@@ -80,12 +80,12 @@ def _find_non_finite(value: Any, path: str) -> str | None:
 
 
 def _pydantic_model() -> Any:
-    """`pydantic.BaseModel` (a type), or None where nobody has imported Pydantic."""
+    """Return `pydantic.BaseModel`, or None if Pydantic has not been imported."""
     return getattr(sys.modules.get("pydantic"), "BaseModel", None)
 
 
 def _dump_model(value: Any) -> Any:
-    """A Pydantic model as plain data. Raises TypeError for one that would arrive changed (a SecretStr as asterisks)."""
+    """Return a Pydantic model as plain data. Raises TypeError if it would arrive changed (a SecretStr as asterisks)."""
     dumped = value.model_dump(mode="json", by_alias=True, round_trip=True)
     again = type(value).model_validate(dumped)
     if again.model_dump() != value.model_dump():

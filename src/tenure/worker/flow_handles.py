@@ -1,4 +1,4 @@
-"""Handles on flows of tasks: wait for the result, look at the steps, cancel, go on from the steps that died."""
+"""Handles on flows of tasks: wait for the result, read the steps' states, cancel, retry dead steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenure.model.job import Job, ParentResult
 from tenure.worker import execution
 from tenure.worker.codec import open_envelope
 from tenure.worker.context import CurrentJob
-from tenure.worker.handles import Handle, InlineHandle, wait_in_pieces
+from tenure.worker.handles import Handle, InlineHandle, wait_in_slices
 from tenure.worker.parent_results import fill
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 FlowState = Literal["running", "done", "failed"]
-#: Seconds that `result` waits before it looks, for the first time and at most, whether the flow has come to a stand.
-_FIRST_LOOK, _LONGEST_LOOK = 0.25, 8.0
-#: States of jobs that will go on by themselves.
-_MOVING = frozenset(("scheduled", "ready", "leased"))
+#: Seconds after which `result` checks whether the flow is stuck: at first, and at most.
+_FIRST_CHECK_S, _MAX_CHECK_S = 0.25, 8.0
+#: States of jobs that continue by themselves.
+_CONTINUING = frozenset(("scheduled", "ready", "leased"))
 
 
 class FlowHandle(Generic[R]):
@@ -40,52 +40,52 @@ class FlowHandle(Generic[R]):
 
     @property
     def id(self) -> str:
-        """The id of the last job: `tenure flow show` and `app.flow` find the flow by it. Empty, if it has none."""
+        """The id of the last job, by which `tenure flow show` and `app.flow` find the flow. Empty, if it has none."""
         return self._ends[-1].id if self._ends else ""
 
     def result(self, timeout: Duration = 10) -> R:
-        """What the last step returned, once it has; of a group the list of what its members did.
+        """Wait for the flow and return what the last step returned; for a group, the list of its members' results.
 
-        Raises TaskFailed, for the step that is dead, once nothing of the flow can go on without a replay; WaitTimeout
-        if the flow has not ended by then.
+        Raises TaskFailed, for the dead step, once nothing of the flow can continue without a replay; WaitTimeout if the
+        flow has not ended in time.
         """
         total = left = duration_ms("timeout", timeout) / 1000
-        look = _FIRST_LOOK
+        interval = _FIRST_CHECK_S
         while True:
-            piece = min(left, look)
+            piece = min(left, interval)
             try:
                 results = [end.result(piece) for end in self._ends]
                 return results if self._many else results[0]  # type: ignore[return-value]  # R is a list then
             except WaitTimeout:
                 left -= piece
-                self._raise_if_at_a_stand()
+                self._raise_if_stuck()
                 if left <= 0:
                     raise WaitTimeout(self.id, total) from None
-                look = min(2 * look, _LONGEST_LOOK)
+                interval = min(2 * interval, _MAX_CHECK_S)
             except TaskFailed as exc:
-                self._raise_if_at_a_stand()
+                self._raise_if_stuck()
                 raise exc from None
 
     def status(self) -> FlowState:
-        """running, done, or failed: a step is dead or was removed, and nothing of the flow goes on by itself."""
+        """Return running, done, or failed: a step is dead or was removed, and no step continues by itself."""
         states = [end.status() for end in self._ends]
         if all(state == "done" for state in states):
             return "done"
-        if any(state in ("dead", "removed", "unknown") for state in states) or self._dead_at_a_stand() is not None:
+        if any(state in ("dead", "removed", "unknown") for state in states) or self._dead_step_if_stuck() is not None:
             return "failed"
         return "running"
 
     def counts(self) -> dict[str, int]:
-        """How many of its jobs are in each state. It looks at every job: one request each, through a server."""
+        """Return how many of its jobs are in each state. Reads every job: through a server, one request each."""
         return dict(Counter(step.status() for step in self.steps))
 
     def cancel(self) -> int:
-        """Cancel the jobs that have not ended. Returns how many were."""
-        # The last ones first: what waits for a job that is cancelled is removed with it.
+        """Cancel the jobs that have not ended. Returns how many."""
+        # The last ones first: cancelling a job also removes the jobs that wait for it.
         return sum(step.cancel() for step in reversed(self.steps))
 
     def retry(self) -> int:
-        """Replay the steps that are dead: the flow goes on from there. Returns how many were."""
+        """Replay the dead steps, from which the flow continues. Returns how many."""
         dead = [(step, job) for step in self.steps if (job := step.job()) is not None and job.state == "dead"]
         return sum(step.queue.replay([job.id]).count for step, job in dead)
 
@@ -98,14 +98,14 @@ class FlowHandle(Generic[R]):
     def app(self) -> App:
         return self._app
 
-    def _raise_if_at_a_stand(self) -> None:
-        found = self._dead_at_a_stand()
+    def _raise_if_stuck(self) -> None:
+        found = self._dead_step_if_stuck()
         if found is not None:
             step, job = found
             raise TaskFailed(job.id, step.task.name, job.reason or "failed", job.error) from None
 
-    def _dead_at_a_stand(self) -> tuple[Handle[Any], Job] | None:
-        """The first step that is dead, if no other step is running or will be; None: the flow goes on."""
+    def _dead_step_if_stuck(self) -> tuple[Handle[Any], Job] | None:
+        """Return the first dead step if no other step is running or will run; None if the flow continues."""
         queues = {str(step.queue.name): step.queue for step in self.steps}
         if not any(queue.counts().dead for queue in queues.values()):
             return None
@@ -114,7 +114,7 @@ class FlowHandle(Generic[R]):
             job = step.job()
             if job is None:
                 continue
-            if job.state in _MOVING:
+            if job.state in _CONTINUING:
                 return None
             if job.state == "dead" and dead is None:
                 dead = step, job
@@ -125,12 +125,12 @@ class FlowHandle(Generic[R]):
 
 
 def flow_handle(app: App, job_id: str) -> FlowHandle[Any]:
-    """A handle on the flow that leads to a job, found in the store. Raises NotFound, InvalidArgument for a job of no task."""
+    """Return a handle on the flow that leads to a job. Raises NotFound; InvalidArgument for a job of no task."""
     found, _ = flow_leading_to(app.store, job_id)
     steps: list[Handle[Any]] = []
     for one in found.values():
         if one.job is None:
-            continue  # done and gone, or removed: there is nothing to wait for, cancel or replay
+            continue  # done and removed, or cancelled: there is nothing to wait for, cancel or replay
         task = app.find(open_envelope(one.job.payload).task)
         steps.append(Handle(task, app.store.queue(one.queue, one.tenant), one.id))
     if not steps or steps[0].id != job_id:
@@ -151,7 +151,7 @@ class InlineFlowHandle(FlowHandle[Any]):
         super().__init__(flow.app, handles, [node.place for node in flow.ends.nodes], many=flow.ends.many)
 
     def _run(self, node: Node) -> Outcome | None:
-        """None: a step before it failed, so it does not run."""
+        """Run a step. None: an earlier step failed, so it does not run."""
         task = node.call.task
         given = {name: value for name, value in node.call.given.items() if name not in node.fillings}
         payload = task.codec.encode_step(given, node.fillings)
@@ -180,7 +180,7 @@ class InlineFlowHandle(FlowHandle[Any]):
     def retry(self) -> int:
         return 0
 
-    def _dead_at_a_stand(self) -> None:
+    def _dead_step_if_stuck(self) -> None:
         return None
 
 
@@ -192,8 +192,8 @@ class AsyncFlowHandle(Generic[R]):
         self.id = handle.id
 
     async def result(self, timeout: Duration = 10) -> R:
-        """As `FlowHandle.result`. It waits a second at a time, so that a cancelled one soon releases its thread."""
-        return await wait_in_pieces(self._sync.app, self.id, self._sync.result, timeout)
+        """As `FlowHandle.result`. It waits a second at a time, so that a cancelled one soon frees its thread."""
+        return await wait_in_slices(self._sync.app, self.id, self._sync.result, timeout)
 
     async def status(self) -> FlowState:
         return await self._sync.app.threads.run(self._sync.status)

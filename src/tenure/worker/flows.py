@@ -8,8 +8,8 @@
     flow.add(compare.s(left, right))
     handle = flow.enqueue()
 
-A chain or a group is laid out as a graph (`_Layout`), and there is one way to enqueue a graph. What a step returns must
-fit the argument it becomes: that is checked when the step is added. Nothing is enqueued before `enqueue` (or `delay`).
+A chain or a group is laid out as a graph (`_Layout`), and there is one way to enqueue a graph. The type that a step
+returns must fit the argument it becomes: `add` checks it. Nothing is enqueued before `enqueue` (or `delay`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ R = TypeVar("R", covariant=True)
 
 
 class Step(Generic[R]):
-    """What a flow is made of: a call of a task, a chain or a group."""
+    """A part of a flow: a call of a task, a chain or a group."""
 
     def flow(self) -> Flow:
-        """This step, laid out as a graph. Raises InvalidArgument if results do not fit."""
+        """Return this step laid out as a graph. Raises InvalidArgument if results do not fit."""
         flow = Flow()
         flow.ends = _Layout(flow).add(self, _NO_INPUT)
         return flow
@@ -51,7 +51,7 @@ class Step(Generic[R]):
     delay = enqueue
 
     async def enqueue_async(self) -> AsyncFlowHandle[R]:
-        """As `enqueue`, without holding up the event loop."""
+        """As `enqueue`, without blocking the event loop."""
         return await self.flow().enqueue_async()
 
 
@@ -60,14 +60,14 @@ class Signature(Step[R]):
 
     def __init__(self, task: Task[Any, Any, R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.task = task
-        self.given = task.codec.bind_partly(args, kwargs)
+        self.given = task.codec.bind_partial(args, kwargs)
 
     def with_argument(self, name: str, value: object) -> Signature[R]:
-        """The same call with one more argument."""
+        """Return the same call with one more argument."""
         return Signature(self.task, (), {**self.given, name: value})
 
     def check_complete(self) -> None:
-        """Raises TypeError if an argument that has no default is missing."""
+        """Raise TypeError if an argument without a default is missing."""
         missing = self.task.codec.missing(self.given)
         if missing:
             raise TypeError(f"task {self.task.name}: missing a required argument: {missing[0]!r}")
@@ -77,36 +77,36 @@ class Signature(Step[R]):
 
 
 class Chain(Step[R]):
-    """Steps that run one after the other; each gets the result of the one before. Made by `chain`."""
+    """Steps that run one after the other; each gets the previous one's result. Made by `chain`."""
 
     def __init__(self, steps: Sequence[Step[Any]], on_parent_dead: OnParentDead) -> None:
         self.steps = steps
         self.on_parent_dead = on_parent_dead
-        # Raises if results do not fit. The first step may get arguments from a step that is put before the chain.
+        # Raises if results do not fit. The first step may get arguments from a step before the chain.
         _Layout(Flow(), complete=False).add(self, _NO_INPUT)
 
 
 class Group(Step[list[R]]):
-    """Steps that run side by side; their result is the list of theirs. Made by `group`."""
+    """Steps that run in parallel; their result is the list of their results. Made by `group`."""
 
     def __init__(self, members: Sequence[Step[R]]) -> None:
         self.members = members
 
     def then(self, callback: Step[Any], *, on_parent_dead: OnParentDead = "wait") -> Chain[Any]:
-        """The group, and a step that runs once when all its members have ended, with the list of their results.
+        """Return the group followed by a step that runs once all members have ended, with the list of their results.
 
-        `on_parent_dead`: what a member that is dead means: the callback waits until it was replayed, is cancelled, or
-        runs ("run") and finds None in its place.
+        `on_parent_dead`: if a member is dead, the callback waits for its replay ("wait"), is cancelled ("cancel"), or
+        runs with None in its place ("run").
         """
         return Chain([self, _step(callback)], on_parent_dead)
 
 
 def chain(*steps: Step[Any], on_parent_dead: OnParentDead = "wait") -> Chain[Any]:
-    """Steps that run one after the other.
+    """Return steps that run one after the other.
 
-    A step gets the result of the one before as its first parameter that has no default and was not given. If all are
-    given it only waits. `on_parent_dead` says what becomes of the steps behind one that is dead: they "wait" until it
-    was replayed, or "cancel" removes them, or "run" runs them with None for its result.
+    A step gets the previous result as its first parameter that has no default and was not given. If all are given it
+    only waits. `on_parent_dead`: the steps after a dead one "wait" for its replay, or "cancel" removes them, or "run"
+    runs them with None as its result.
     """
     if not steps:
         raise InvalidArgument("a chain of no steps")
@@ -114,7 +114,7 @@ def chain(*steps: Step[Any], on_parent_dead: OnParentDead = "wait") -> Chain[Any
 
 
 def group(members: Iterable[Step[R]]) -> Group[R]:
-    """Steps that run side by side. An empty group has ended: what follows it gets an empty list."""
+    """Return steps that run in parallel. An empty group has ended: what follows it gets an empty list."""
     if isinstance(members, Step):
         raise InvalidArgument("group([a.s(), b.s()]): it takes a list")
     return Group([_step(each) for each in members])
@@ -143,7 +143,7 @@ class Node:
         #: Each once, in the order in which its job names them.
         self.parents = parents
         self.on_parent_dead = on_parent_dead
-        #: Which arguments are results of which parents.
+        #: The arguments that are results of parents.
         self.fillings: dict[str, FromParents] = {}
 
     @property
@@ -158,12 +158,12 @@ class Node:
 
 
 class Ends(NamedTuple):
-    """The last nodes of a flow, or of a part of it: what a step behind it gets and waits for."""
+    """The last nodes of a flow or a part of it: what the next step gets and waits for."""
 
     nodes: Sequence[Node]
-    #: The result is a list, as of a group.
+    #: Whether the result is a list, as for a group.
     many: bool = False
-    #: What a step behind has to wait for as well: an empty group has no nodes, but comes after others.
+    #: Further nodes for the next step to wait for: an empty group has no nodes, but follows others.
     after: Sequence[Node] = ()
 
 
@@ -173,7 +173,7 @@ _NO_INPUT = Ends(())
 class Flow:
     """A graph of calls. `add` steps, then `enqueue` them all in one transaction.
 
-    Its result is that of the step added last, unless `enqueue` is told otherwise.
+    Its result is that of the step added last, unless `enqueue` names another.
     """
 
     def __init__(self) -> None:
@@ -181,10 +181,12 @@ class Flow:
         self.ends = _NO_INPUT
 
     def add(self, call: Signature[Any], *, after: Iterable[Node] = (), on_parent_dead: OnParentDead = "wait") -> Node:
-        """Add a step. Its arguments may be nodes (their results), lists of nodes (the list of them) and values.
+        """Add a step.
 
-        `after` are nodes that it waits for besides. Raises InvalidArgument if a result does not fit its argument, TypeError
-        if arguments are missing.
+        Its arguments may be nodes (their results), lists of nodes (the list of their results) and values.
+
+        `after` are further nodes that it waits for. Raises InvalidArgument if a result does not fit its argument,
+        TypeError if arguments are missing.
         """
         if not isinstance(call, Signature):
             raise InvalidArgument(f"a step of a graph is task.s(...), not {type(call).__name__}")
@@ -192,15 +194,15 @@ class Flow:
         return self.add_checked(call, after, on_parent_dead)
 
     def add_checked(self, call: Signature[Any], after: Iterable[Node], on_parent_dead: OnParentDead) -> Node:
-        """As `add`, of a call that is known to be complete, or need not be."""
+        """As `add`, for a call that is known to be complete, or need not be."""
         if self.nodes and call.task.app is not self.app:
             raise InvalidArgument(f"{call.task.name} is a task of another app: a flow is of one app and one tenant")
-        taken = {name: nodes for name, value in call.given.items() if (nodes := _nodes(value)) is not None}
-        waited_for: list[object] = [*(node for nodes in taken.values() for node in nodes), *after]
+        node_arguments = {name: nodes for name, value in call.given.items() if (nodes := _nodes(value)) is not None}
+        waited_for: list[object] = [*(node for nodes in node_arguments.values() for node in nodes), *after]
         parents = list(dict.fromkeys(self._own(each, call) for each in waited_for))
         node = Node(self, len(self.nodes), call, parents, on_parent_dead)
         places = {id(parent): place for place, parent in enumerate(parents)}
-        for name, nodes in taken.items():
+        for name, nodes in node_arguments.items():
             many = not isinstance(call.given[name], Node)
             _check_types(node, name, nodes, many)
             encodings = [parent.call.task.encoding for parent in nodes]
@@ -210,7 +212,7 @@ class Flow:
         return node
 
     def flow(self) -> Flow:
-        """Itself: so a graph can be handed over to, as a call, a chain or a group can."""
+        """Return itself, so that a graph can be used where a call, a chain or a group can."""
         return self
 
     def _own(self, parent: object, call: Signature[Any]) -> Node:
@@ -226,9 +228,9 @@ class Flow:
         return self.nodes[0].call.task.app
 
     def jobs(self, queue: str, prefix: str = "") -> list[NewJob]:
-        """Its jobs, in the order in which the steps were added, for a call on `queue`.
+        """Return its jobs, in the order in which the steps were added, for a call on `queue`.
 
-        `prefix` begins the names that they have in that call. Raises InvalidArgument for what cannot be sent.
+        `prefix` begins the jobs' names in that call. Raises InvalidArgument for unencodable arguments.
         """
         named = {parent.place for node in self.nodes for parent in node.parents}
         return [_job(node, queue, prefix, node.place in named) for node in self.nodes]
@@ -236,7 +238,7 @@ class Flow:
     def enqueue(self, result: Node | Sequence[Node] | None = None) -> FlowHandle[Any]:
         """Enqueue its jobs in one transaction. Raises what `Queue.enqueue_many` raises.
 
-        `result` is the node whose result the flow's is, or several of which it is the list: without, the step added last.
+        `result` is the node whose result is the flow's, or several for a list; default: the step added last.
         """
         if result is not None:
             self.ends = Ends([result]) if isinstance(result, Node) else Ends(list(result), many=True)
@@ -256,12 +258,12 @@ class Flow:
     delay = enqueue
 
     async def enqueue_async(self, result: Node | Sequence[Node] | None = None) -> AsyncFlowHandle[Any]:
-        """As `enqueue`, without holding up the event loop."""
+        """As `enqueue`, without blocking the event loop."""
         return AsyncFlowHandle(await self.app.threads.run(functools.partial(self.enqueue, result)))
 
 
 def _nodes(value: object) -> Sequence[Node] | None:
-    """The nodes that an argument stands for; None: it is a value."""
+    """Return the nodes in an argument; None if it is a value."""
     if isinstance(value, Node):
         return (value,)
     if isinstance(value, (list, tuple)) and any(isinstance(each, Node) for each in value):
@@ -272,7 +274,7 @@ def _nodes(value: object) -> Sequence[Node] | None:
 
 
 def _check_types(node: Node, name: str, parents: Iterable[Node], many: bool) -> None:
-    """Raises InvalidArgument, with both names and types, if what a parent returns does not fit the argument."""
+    """Raise InvalidArgument, with both names and types, if what a parent returns does not fit the argument."""
     task = node.call.task
     wanted = task.codec.hints.get(name, Any)
     for parent in {id(each.call.task): each for each in parents}.values():
@@ -307,12 +309,12 @@ class _Layout:
     """Lays chains and groups out as nodes of a graph."""
 
     def __init__(self, flow: Flow, *, complete: bool = True) -> None:
-        """`complete`: steps that have nothing before them need all their arguments."""
+        """`complete`: steps without a step before them need all their arguments."""
         self._flow = flow
         self._complete = complete
 
     def add(self, step: Step[Any], inputs: Ends, on_parent_dead: OnParentDead = "wait") -> Ends:
-        """Add a step behind these nodes. Returns its own last nodes."""
+        """Add a step after these nodes. Return its own last nodes."""
         if isinstance(step, Chain):
             for each in step.steps:
                 inputs, on_parent_dead = self.add(each, inputs, on_parent_dead), step.on_parent_dead

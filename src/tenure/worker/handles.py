@@ -1,4 +1,4 @@
-"""Handles on enqueued calls: wait for the result, look at the state, cancel."""
+"""Handles on enqueued calls: wait for the result, read the state, cancel."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ T = TypeVar("T")
 
 
 class Handle(Generic[R]):
-    """A job of a task. It carries no proof of a lease, so it settles nothing: it looks, waits and cancels."""
+    """A job of a task. It has no proof of a lease, so it settles nothing: it reads, waits and cancels."""
 
     def __init__(self, task: Task[Any, Any, R], queue: Queue | None, job_id: str, duplicate: bool = False) -> None:
         self.task = task
         self.id = job_id
-        #: The key was seen before, and this is the first job that had it.
+        #: Whether the key was used before, and this is the first job with it.
         self.duplicate = duplicate
         self._queue = queue
 
     @property
     def queue(self) -> Queue:
-        """The queue that has the job; the task's own, if none of those that may have it knows the id."""
+        """The queue that has the job; the task's own, if no possible queue knows the id."""
         return self._find_queue() or self.task.possible_queues()[0]
 
     def result(self, timeout: Duration = 10) -> R:
-        """What the handler returned, once it has.
+        """Wait for the job and return what the handler returned.
 
-        Raises TaskFailed if the job is dead, was removed or is unknown, WaitTimeout if it has not ended by then. A
-        result is kept for the queue's `result_retention`, a day if not configured otherwise.
+        Raises TaskFailed if the job is dead, was removed or is unknown, WaitTimeout if it has not ended in time. A
+        result is kept for the queue's `result_retention` (default: a day).
         """
         queue = self._find_queue()
         if queue is None:
@@ -52,38 +52,38 @@ class Handle(Generic[R]):
         if job is not None and job.state == "dead":
             raise TaskFailed(self.id, self.task.name, job.reason or "failed", job.error)
         if job is None or job.state == "removed":
-            past = self._past(queue)
-            if past != "done":
-                raise TaskFailed(self.id, self.task.name, past, None)
-            return None  # type: ignore[return-value]  # done, with nothing to keep: it returned None
+            state = self._removed_state(queue)
+            if state != "done":
+                raise TaskFailed(self.id, self.task.name, state, None)
+            return None  # type: ignore[return-value]  # done without a stored result: it returned None
         return self.task.codec.decode_result(job.result)  # type: ignore[no-any-return]
 
     def status(self) -> str:
-        """scheduled, ready, leased, done, dead, removed (cancelled, purged, or its ttl passed), or unknown.
+        """Return scheduled, ready, leased, done, dead, removed (cancelled, purged, or its ttl passed), or unknown.
 
         unknown: no queue of the app's tasks has a trace of it. Another queue may (`task.handle(id, queue=…)`), or the
-        journal that would tell of it has been trimmed.
+        journal has been trimmed.
         """
         queue = self._find_queue()
         job = None if queue is None else queue.get(self.id)
         if job is not None:
             return job.state
-        return "unknown" if queue is None else self._past(queue)
+        return "unknown" if queue is None else self._removed_state(queue)
 
     def job(self) -> Job | None:
-        """The job as it is now; None if it is gone or unknown."""
+        """Return the job as it is now; None if it is removed or unknown."""
         queue = self._find_queue()
         return None if queue is None else queue.get(self.id)
 
     def cancel(self) -> bool:
-        """Remove the job; a handler that has it is told. False: it has ended, or is unknown."""
+        """Remove the job; a handler that runs it gets `lost`. False: it has ended, or is unknown."""
         queue = self._find_queue()
         return queue is not None and queue.cancel(self.id)
 
     def _find_queue(self) -> Queue | None:
-        """The queue that has the job, or had it. Found once, then remembered.
+        """Return the queue that has or had the job. Found once, then remembered.
 
-        The store finds a job that is there by its id. One that is gone has left its events in one of the app's queues.
+        The store finds an existing job by its id. A removed one has left its events in one of the app's queues.
         """
         if self._queue is None:
             store = self.task.app.store
@@ -96,17 +96,17 @@ class Handle(Generic[R]):
         return self._queue
 
     def _wait(self, queue: Queue, timeout: Duration) -> Job | None:
-        """Wait for the end of the job. Warns once if the caller is a handler that keeps a slot the job may need."""
+        """Wait for the end of the job. Warns once if the caller is a handler whose slot the job may need."""
         waiter = running_job()
         if waiter is not None and serves(waiter.served, queue.name.queue):
             try:
                 return queue.wait_for(self.id, 0)
             except WaitTimeout:
-                _warn_of_own_slot(waiter, self.task.name, queue)
+                _warn_of_slot_deadlock(waiter, self.task.name, queue)
         return queue.wait_for(self.id, timeout)
 
-    def _past(self, queue: Queue) -> str:
-        """How a job ended that is gone: the journal knows, for as long as it is kept."""
+    def _removed_state(self, queue: Queue) -> str:
+        """Return how a removed job ended, by the journal, as long as its events are kept."""
         events = queue.timeline(self.id)
         if not events:
             return "unknown"
@@ -119,14 +119,14 @@ class Handle(Generic[R]):
 _warned: set[tuple[str, str]] = set()
 
 
-def _warn_of_own_slot(waiter: CurrentJob, task: str, queue: Queue) -> None:
+def _warn_of_slot_deadlock(waiter: CurrentJob, task: str, queue: Queue) -> None:
     if (waiter.task, task) in _warned:
         return
     _warned.add((waiter.task, task))
     log.warning(
         "waits_for_own_worker", task=waiter.task, id=waiter.id, waits_for=task, queue=queue.name.queue,
-        advice="the handler keeps one of its worker's slots while it waits for a job that needs one, too: when all "
-        "slots wait, none goes on. Let the second task enqueue what follows, or serve its queue by another worker.",
+        advice="the handler occupies a slot of its worker while it waits for a job that also needs one: when all "
+        "slots wait, none continues. Let the second task enqueue the next one, or serve its queue by another worker.",
     )  # fmt: skip
 
 
@@ -136,10 +136,10 @@ def run_inline(task: Task[Any, Any, R], payload: bytes) -> InlineHandle[R]:
 
 
 class InlineHandle(Handle[R]):
-    """The call of an app in inline mode: run in the caller's thread when it was enqueued, through the same encoding."""
+    """A call of an app in inline mode: run in the caller's thread when enqueued, through the same encoding."""
 
     def __init__(self, task: Task[Any, Any, R], outcome: Outcome | None) -> None:
-        """`outcome` is None for a step of a flow that did not run, since one before it failed."""
+        """`outcome` is None for a step of a flow that did not run, because an earlier one failed."""
         super().__init__(task, None, "")
         self.outcome = outcome
 
@@ -171,8 +171,8 @@ class AsyncHandle(Generic[R]):
         self.duplicate = handle.duplicate
 
     async def result(self, timeout: Duration = 10) -> R:
-        """As `Handle.result`. It waits a second at a time, so that a cancelled one soon releases its thread."""
-        return await wait_in_pieces(self._sync.task.app, self.id, self._sync.result, timeout)
+        """As `Handle.result`. It waits a second at a time, so that a cancelled one soon frees its thread."""
+        return await wait_in_slices(self._sync.task.app, self.id, self._sync.result, timeout)
 
     async def status(self) -> str:
         return await self._sync.task.app.threads.run(self._sync.status)
@@ -187,8 +187,8 @@ class AsyncHandle(Generic[R]):
         return f"<AsyncHandle {self._sync.task.name} {self.id}>"
 
 
-async def wait_in_pieces(app: App, job_id: str, wait: Callable[[float], T], timeout: Duration) -> T:
-    """Call a function that waits for so many seconds, in a thread, a second at a time. Raises WaitTimeout."""
+async def wait_in_slices(app: App, job_id: str, wait: Callable[[float], T], timeout: Duration) -> T:
+    """Call `wait` in a thread, a second at a time, until it returns or the time is up. Raises WaitTimeout."""
     total = left = duration_ms("timeout", timeout) / 1000
     context = contextvars.copy_context()
     while True:

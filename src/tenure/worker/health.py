@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`worker.health()`. `problem` is None while all is well."""
+    """The state of a worker, from `worker.health()`. `problem` is None if all is well."""
 
     worker: str
     problem: str | None
@@ -31,7 +31,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class HealthServer:
-    """Serves both paths on a thread of its own until `close`. Raises Unavailable if the address cannot be bound."""
+    """Serves both paths in a thread of its own until `close`. Raises Unavailable if the address cannot be bound."""
 
     def __init__(self, worker: Worker, host: str, port: int) -> None:
         from prometheus_client import make_wsgi_app
@@ -66,7 +66,7 @@ class HealthServer:
 
 
 class _QuietHandler(WSGIRequestHandler):
-    """No line on stderr for every request, and no client that keeps its thread for ever."""
+    """Logs no requests, and limits the time of each client."""
 
     timeout = 10
 

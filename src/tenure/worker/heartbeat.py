@@ -1,12 +1,13 @@
-"""The heartbeat: one thread that extends every claim the worker holds, and ends what can no longer be settled.
+"""The heartbeat: one thread that extends every claim of the worker, and ends handlers whose job can no longer be
+settled.
 
-It extends at a third of a lease, so two heartbeats may fail before the lease ends. Jobs of the claim that have not
-started by its first heartbeat are given back, so that other workers can have them. Handlers are told when their job
+It extends at a third of a lease, so two heartbeats may fail before the lease ends. Jobs of a claim that have not
+started by its first heartbeat are released, so that other workers can claim them. Handlers are notified when their job
 is lost: the store said so, or the lease would have ended by this worker's own count, which began before the claim was
 sent.
 
-In a pool of threads the heartbeat shares the interpreter with the handlers. A handler that holds the GIL (a C
-extension that does not release it) stops the heartbeat, which warns afterwards; in a pool of processes it cannot.
+In a pool of threads the heartbeat shares the interpreter with the handlers. A handler that holds the GIL (a C extension
+that does not release it) stops the heartbeat, which warns afterwards; in a pool of processes it cannot.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tenure.worker.background import BackgroundThread
 from tenure.worker.held_claims import HeldClaim, HeldClaims, HeldJob
 from tenure.worker.outcomes import Outcome
 
-#: With nothing to do, it looks again after this long.
+#: Milliseconds to sleep if nothing is due.
 _IDLE_MS = 3_600_000
 
 
@@ -34,14 +35,14 @@ class Heartbeat:
         *,
         end: Callable[[HeldJob], None],
         settle: Callable[[HeldJob, Outcome], None],
-        give_back: Callable[[HeldJob], None],
+        release: Callable[[HeldJob], None],
     ) -> None:
         self._held_claims = held_claims
         self._clock = clock
         self._lease_ms = lease_ms
         self._end = end
         self._settle = settle
-        self._give_back = give_back
+        self._release = release
         self._woken = threading.Event()
         self._planned_ms = 0
         self._woken_ms = 0
@@ -49,7 +50,7 @@ class Heartbeat:
         self.thread = BackgroundThread("heartbeat", self._step)
 
     def wake_by(self, at_ms: int) -> None:
-        """There is something to do at that time."""
+        """Wake the thread at that time at the latest."""
         if at_ms < self._planned_ms:
             self._woken_ms = self._clock.steady_ms()
             self._woken.set()
@@ -63,29 +64,32 @@ class Heartbeat:
         self._woken.clear()
         now = self._clock.steady_ms()
         self._planned_ms = now + _IDLE_MS
-        next_ms = min((self._look_at(claim, now) for claim in self._held_claims.claims()), default=self._planned_ms)
+        next_ms = min((self._service(claim, now) for claim in self._held_claims.claims()), default=self._planned_ms)
         self._planned_ms = next_ms
         before = self._held_claims.jobs()
-        self.thread.failure = None  # what follows is a wait, of an hour perhaps
+        self.thread.failure = None  # the next statement waits, perhaps for an hour
         woken = self._clock.wait(self._woken, max(0, next_ms - self._clock.steady_ms()) / 1000)
         late = self._clock.steady_ms() - (self._woken_ms if woken else next_ms)
         if late > max(self._lease_ms // 6, 50) and not self._stopped:
-            # The job that caused it may have ended by now.
+            # The job that caused the delay may have ended by now.
             self._warn_late(late, [*before, *self._held_claims.jobs()])
         return self._stopped
 
-    def _look_at(self, claim: HeldClaim, now: int) -> int:
-        """Do what is due for a claim; when to look at it again. No exception keeps the other claims from their turn."""
+    def _service(self, claim: HeldClaim, now: int) -> int:
+        """Do what is due for a claim; return when to check it again.
+
+        Catches every exception, so that all claims get their turn.
+        """
         try:
             if now >= claim.heartbeat_at_ms:
                 self._extend(claim, now)
             return self._end_overdue(claim, now)
-        except Exception as exc:  # noqa: BLE001 - see above
+        except Exception as exc:  # noqa: BLE001 - see the docstring
             log.error("heartbeat_failed", queue=str(claim.queue.name), error=repr(exc), exc_info=exc)
             return now + max(self._lease_ms // 12, 10)
 
     def _end_overdue(self, claim: HeldClaim, now: int) -> int:
-        """End the handlers whose timeout has passed; when the next timeout or heartbeat is due."""
+        """End the handlers whose timeout has passed; return when the next timeout or heartbeat is due."""
         next_ms = claim.heartbeat_at_ms
         for job in self._held_claims.jobs_of(claim):
             at = job.timeout_at_ms
@@ -100,12 +104,12 @@ class Heartbeat:
     def _extend(self, claim: HeldClaim, now: int) -> None:
         for job in self._held_claims.jobs_of(claim):
             if job.try_begin():
-                self._give_back(job)
+                self._release(job)
         try:
             extended = claim.queue.extend(claim.claim, self._lease_ms / 1000)
         except LeaseLost:
             self._lost(claim, "its lease has ended")
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the lease runs on for a while: try again
+        except Exception as exc:  # noqa: BLE001 - the lease is still valid for a while: try again
             if now >= claim.deadline_ms:
                 self._lost(claim, f"no heartbeat reached the store: {exc}")
             else:
@@ -128,8 +132,8 @@ class Heartbeat:
 
     def _end_lost(self, job: HeldJob, why: str) -> None:
         if not job.is_running or not job.try_settle():
-            return  # it ended by itself: the settler hears from the store what became of it
-        metrics.METERS.ran(job.task, "lost", None)
+            return  # it ended by itself: the settler learns the outcome from the store
+        metrics.METERS.record(job.task, "lost", None)
         log.warning(
             "lease_lost", task=job.task, id=job.delivery.id, token=job.delivery.token, attempt=job.delivery.attempt,
             reason=why,

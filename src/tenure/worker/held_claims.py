@@ -1,11 +1,11 @@
-"""What a worker holds: claims, each one lease, and the jobs under them.
+"""The claims that a worker holds, each one lease, and their jobs.
 
     HeldJob:   waiting in the backlog ── try_begin() ──▶ running ── try_settle() ──▶ settled
-                          └───────────── try_begin() ──▶ given back
+                          └───────────── try_begin() ──▶ released
 
-`try_begin` and `try_settle` each return True to one caller only. The caller that wins `try_begin` starts the job or
-gives it back. The caller that wins `try_settle` decides the outcome: the pool whose handler ended, or the heartbeat
-that found the job's time was up.
+`try_begin` and `try_settle` each return True to one caller only. The caller that wins `try_begin` starts or releases
+the job. The caller that wins `try_settle` decides the outcome: the pool whose handler ended, or the heartbeat that
+found the job's time was up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tenure.worker.context import CurrentJob
 
 
 class HeldClaim:
-    """A claim this worker holds. Times are of the worker's steady clock."""
+    """A claim that this worker holds. Times are of the worker's steady clock."""
 
     __slots__ = ("claim", "deadline_ms", "heartbeat_at_ms", "jobs", "lease", "lost", "queue")
 
@@ -29,16 +29,17 @@ class HeldClaim:
         self.claim = claim
         self.queue: Queue = claim.queue
         self.lease: bytes = claim.lease
-        #: Counted from before the claim was sent: the store's own count began later, so this one never ends after it.
+        #: Counted from before the claim was sent: the store's own count began later, so this deadline is never too
+        #: late.
         self.deadline_ms = sent_ms + lease_ms
         self.heartbeat_at_ms = sent_ms + lease_ms // 3
         self.lost = False
-        #: Those not yet settled: the heartbeat outlives the handler, so that a slow ack keeps its lease.
+        #: Jobs not yet settled: the heartbeat continues after the handler, so that a slow ack keeps its lease.
         self.jobs: set[HeldJob] = set()
 
 
 class HeldJob:
-    """One delivery this worker holds."""
+    """One delivery that this worker holds."""
 
     __slots__ = (
         "_begun", "_settled", "busy_ns", "claim", "current", "delivery", "slot", "started_ns", "task", "timeout_at_ms",
@@ -48,22 +49,22 @@ class HeldJob:
         self.delivery = delivery
         self.claim = claim
         self.task = ""
-        #: What the handler sees; set when it starts.
+        #: The handler's view of the job; set when it starts.
         self.current: CurrentJob | None = None
         self.timeout_at_ms: int | None = None
         self.started_ns = 0
         self.busy_ns: int | None = None
-        #: Where it runs, for the pool to find it again.
+        #: Where it runs, so that the pool can find it again.
         self.slot: object = None
         self._begun = threading.Lock()
         self._settled = threading.Lock()
 
     def try_begin(self) -> bool:
-        """True for the one caller that may start it or give it back."""
+        """Return True to the one caller that may start or release it."""
         return self._begun.acquire(blocking=False)
 
     def try_settle(self) -> bool:
-        """True for the one caller that may decide its outcome."""
+        """Return True to the one caller that may decide its outcome."""
         return self._settled.acquire(blocking=False)
 
     @property
@@ -71,13 +72,13 @@ class HeldJob:
         return self._begun.locked() and not self._settled.locked()
 
     def stop_clock(self) -> int:
-        """Nanoseconds since it was started; 0 if it was not."""
+        """Return the nanoseconds since it was started; 0 if it was not."""
         self.busy_ns = perf_counter_ns() - self.started_ns if self.started_ns else 0
         return self.busy_ns
 
 
 class HeldClaims:
-    """All claims of a worker. The settler, the claimer and the heartbeat share it."""
+    """All claims of a worker, shared by settler, claimer and heartbeat."""
 
     def __init__(self) -> None:
         self._claims: dict[bytes, HeldClaim] = {}
@@ -88,7 +89,7 @@ class HeldClaims:
             self._claims[claim.lease] = claim
 
     def remove_job(self, job: HeldJob) -> None:
-        """The job is settled; a claim without jobs is no longer extended."""
+        """Remove a settled job; a claim without jobs is no longer extended."""
         claim = job.claim
         with self._lock:
             claim.jobs.discard(job)

@@ -4,9 +4,8 @@
                                is swallowed, and the line is tried once more with the next one that can be written
     JobLogFilter               for programs with their own logging configuration: job and task on every record
 
-Inside a handler, `task`, `job_id` and `attempt` are bound to structlog's context variables
-(`context.CurrentJobScope`), so they are on the handler's own lines, through structlog or through the standard
-library's logging.
+Inside a handler, `task`, `job_id` and `attempt` are bound to structlog's context variables (`context.CurrentJobScope`),
+so they are on the handler's own lines, through structlog or the standard library's logging.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from tenure.worker.context import running_job
 _standard = logging.getLogger("tenure")
 enabled = _standard.isEnabledFor
 
-#: Lines that could not be written when they were due. A few are enough to say what happened.
+#: Lines that could not be written. A few are enough to tell what happened.
 _unwritten: deque[tuple[int, str, dict[str, object]]] = deque(maxlen=20)
 
 
 def load() -> None:
-    """Import what a log line needs now: a process without a free file handle cannot import it later."""
+    """Import what a log line needs now: a process without a free file descriptor cannot import it later."""
     telemetry._logger()
 
 
@@ -46,7 +45,7 @@ def _write(level: int, event: str, facts: dict[str, object]) -> None:
         return
     try:
         telemetry._logger().log(level, event, **facts)
-    except Exception:  # noqa: BLE001 - a line that cannot be written must not end the thread that has something to say
+    except Exception:  # noqa: BLE001 - a failing log line must not end its thread
         _unwritten.append((level, event, facts))
         return
     while _unwritten:
@@ -58,7 +57,7 @@ def _write(level: int, event: str, facts: dict[str, object]) -> None:
 
 
 class JobLogFilter(logging.Filter):
-    """Adds `task`, `job_id` and `attempt` to every record; `-` and 0 where no job runs. For a handler or a logger."""
+    """Adds `task`, `job_id` and `attempt` to every record; `-` and 0 outside a job. For a handler or a logger."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         job = running_job()
@@ -69,7 +68,7 @@ class JobLogFilter(logging.Filter):
 def configure(level: str, form: str) -> None:
     """Log to stderr, as `tenure worker` and its child processes do: the worker's lines and the handlers' own.
 
-    The root logger shows warnings only unless the app's module chose otherwise; here it gets the level, too.
+    By default the root logger shows only warnings; unless the app's module set a level, it gets this one, too.
     """
     telemetry.configure_logging(level, form)
     root = logging.getLogger()

@@ -1,10 +1,10 @@
-"""The worker's Prometheus metrics: per task, as `telemetry` has them per verb.
+"""The worker's Prometheus metrics, by task.
 
     tenure_task_seconds{task}               how long handlers took, as a histogram
     tenure_tasks_total{task,outcome}        done, retried, dead, released, lost
-    tenure_heartbeats_late_total            late heartbeats: a handler held the GIL, or the machine stood still
+    tenure_heartbeats_late_total            late heartbeats: a handler held the GIL, or the machine was suspended
 
-Tasks are a label, unlike queues: their number is that of functions in a program.
+Tasks are a label, unlike queues: a program has a limited number of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tenure.telemetry import BOUNDS, Collected, histogram_buckets
+from tenure.telemetry import BOUNDS, MetricCollector, histogram_buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -30,15 +30,15 @@ class TaskMeter:
         self.outcomes: dict[str, int] = {}
 
 
-class TaskMeters(Collected):
-    """All tasks of this process."""
+class TaskMeters(MetricCollector):
+    """The meters of all tasks of this process."""
 
     def __init__(self) -> None:
         super().__init__()
         self._by_task: dict[str, TaskMeter] = {}
         self.late = 0
 
-    def ran(self, task: str, outcome: str, seconds: float | None) -> None:
+    def record(self, task: str, outcome: str, seconds: float | None) -> None:
         with self._lock:
             meter = self._by_task.get(task)
             if meter is None:
@@ -64,7 +64,7 @@ class TaskMeters(Collected):
 
         return (
             HistogramMetricFamily("tenure_task_seconds", "How long a task's handler took.", labels=["task"]),
-            CounterMetricFamily("tenure_tasks", "Jobs of a task, by what became of them.", labels=["task", "outcome"]),
+            CounterMetricFamily("tenure_tasks", "Jobs of a task, by outcome.", labels=["task", "outcome"]),
             CounterMetricFamily("tenure_heartbeats_late", "Heartbeats that came late.", labels=[]),
         )
 

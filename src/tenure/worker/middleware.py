@@ -1,11 +1,11 @@
-"""Hooks around every handler: for error trackers, database connections, metrics of one's own.
+"""Hooks around every handler: for error trackers, database connections, custom metrics.
 
     before ──▶ handler ──▶ after         each in the order of `app.middleware`; `after` and `on_error` in reverse
                   └──────▶ on_error
 
-They run where the handler runs: in its thread, in its process, or on the event loop (so those of `async def` tasks
-must not block). An exception from `before` is the job's failure, as if the handler had raised it. An exception from
-`after` or `on_error` is logged (`middleware_failed`) and changes nothing: the handler's effects are there already.
+They run where the handler runs: in its thread, in its process, or on the event loop (so those of `async def` tasks must
+not block). An exception from `before` fails the job, as if the handler had raised it. An exception from `after` or
+`on_error` is logged (`middleware_failed`) and otherwise ignored: the handler has already taken effect.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Middleware(Protocol):
     """Subclass it and define the hooks you need; the others do nothing."""
 
     def before(self, job: CurrentJob) -> None:
-        """The handler is about to be called."""
+        """Called before the handler."""
 
     def after(self, job: CurrentJob, result: object) -> None:
-        """The handler returned `result`, which could be encoded; the job is not settled yet."""
+        """Called after the handler returned `result`, which could be encoded; the job is not settled yet."""
 
     def on_error(self, job: CurrentJob, error: BaseException) -> None:
-        """The handler, its result's encoding, or a `before` raised. `Retry` and `Dead` come here, too."""
+        """Called if the handler, its result's encoding, or a `before` raised, including `Retry` and `Dead`."""
 
 
 class MiddlewareRun:
-    """The hooks of one run of a handler. Only those whose `before` was called hear how it ended."""
+    """The hooks of one run of a handler. `after` and `on_error` run only where `before` ran."""
 
     __slots__ = ("_entered", "_job", "_middleware")
 
@@ -49,14 +49,14 @@ class MiddlewareRun:
         for one in reversed(self._entered):
             try:
                 one.after(self._job, result)
-            except Exception as exc:  # noqa: BLE001 - see above
+            except Exception as exc:  # noqa: BLE001 - see the module's docstring
                 self._log_failure(one, "after", exc)
 
     def on_error(self, error: BaseException) -> None:
         for one in reversed(self._entered):
             try:
                 one.on_error(self._job, error)
-            except Exception as exc:  # noqa: BLE001 - see above
+            except Exception as exc:  # noqa: BLE001 - see the module's docstring
                 self._log_failure(one, "on_error", exc)
 
     def _log_failure(self, one: Middleware, hook: str, error: Exception) -> None:

@@ -1,9 +1,9 @@
-"""Results of parents as arguments: the worker puts them into a step's payload before its handler is called.
+"""Results of parents as arguments: the worker adds them to a step's payload before it calls the handler.
 
     {"task": "tasks.index", "args": {"to": "web"}, "parents": {"pages": {"runs": [[0, 1000, "json"]], "many": true}}}
 
-`pages` is the list of what the first thousand parents returned, in the order in which the job names them. Results are
-not decoded on the way where both tasks have the same encoding: the step's own type hints read them. A parent that
+`pages` is the list of the results of the first thousand parents, in the order in which the job names them. If both
+tasks have the same encoding, results are not decoded on the way: the step's own type hints decode them. A parent that
 returned None, or that died and counts as ended (`on_parent_dead="run"`), gives None.
 """
 
@@ -22,17 +22,17 @@ from tenure.worker.codec import Encoding, Envelope, FromParents, ParentRun, is_j
 
 _MODULES: dict[str, Any] = {"json": msgspec.json, "msgpack": msgspec.msgpack}
 _NONE = {"json": b"null", "msgpack": b"\xc0"}
-#: What every payload that takes results of parents has in it, whatever its encoding.
+#: The bytes that every payload with results of parents contains, in either encoding.
 _MARK = b"parents"
 
 
 def takes_results(payload: bytes) -> bool:
-    """Whether a payload may take results of parents: False for nearly all, after one look."""
+    """Whether a payload may take results of parents: one search, which says False for nearly all."""
     return _MARK in payload
 
 
 def payload_with_results(queue: Queue, job: Delivery | str, payload: bytes) -> bytes:
-    """The payload of a delivery, or of a job by its id, its arguments complete. Reads the parents' results if it takes any.
+    """Return the complete payload of a delivery, or of a job by its id, reading its parents' results if it takes any.
 
     Raises InvalidArgument for a payload that names a parent the job does not have, and what `Queue.parents` raises.
     """
@@ -46,7 +46,7 @@ def payload_with_results(queue: Queue, job: Delivery | str, payload: bytes) -> b
 
 
 def fill(payload: bytes, envelope: Envelope, parents: Sequence[ParentResult]) -> bytes:
-    """The payload with its parents' results as arguments. Raises InvalidArgument."""
+    """Return the payload with its parents' results as arguments. Raises InvalidArgument."""
     encoding: Encoding = "json" if is_json(payload) else "msgpack"
     module = _MODULES[encoding]
     args: dict[str, Any] = module.decode(envelope.args, type=dict[str, msgspec.Raw])
@@ -77,7 +77,7 @@ def _result(parent: ParentResult, encoding: Encoding, wanted: Encoding) -> msgsp
 
 
 def from_parents(places: Sequence[int], encodings: Sequence[Encoding], *, many: bool) -> FromParents:
-    """An argument made of the parents at these places, as few runs as there can be."""
+    """Return an argument made of the parents at these positions, with as few runs as possible."""
     runs: list[ParentRun] = []
     for place, encoding in zip(places, encodings, strict=True):
         last = runs[-1] if runs else None

@@ -1,4 +1,4 @@
-"""The queues a worker serves: names and patterns (`host-*`), and warnings about those that are not what was meant.
+"""The queues that a worker serves: names and patterns (`host-*`), and warnings about likely mistakes.
 
     queue_unknown        at the start: a queue was named that neither exists nor is used by a task
     queue_matched        a queue has appeared that matches a pattern; the worker claims from it from now on
@@ -26,23 +26,23 @@ from tenure.worker.periodic import QUEUE as SCHEDULE
 if TYPE_CHECKING:
     from tenure.worker.app import App
 
-#: Seconds between two looks: where a pattern waits for queues, and where there is only something to warn about.
+#: Seconds between two reads of the queues: with patterns to match, and only for warnings.
 _MATCH_EVERY = 1.0
 _WARN_EVERY = 15.0
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name stands for several queues: `*`, `?` and `[…]` are in no queue's name."""
+    """Whether a name is a pattern: `*`, `?` and `[…]` are in no queue's name."""
     return any(character in name for character in "*?[")
 
 
 def serves(names: Iterable[str], queue: str) -> bool:
-    """Whether a queue is among names and patterns. Patterns leave out the schedule's own queue."""
+    """Whether a queue matches one of the names and patterns. Patterns do not match the tick queue."""
     return any(name == queue or (is_pattern(name) and fnmatchcase(queue, name) and queue != SCHEDULE) for name in names)
 
 
 def check_names(names: Iterable[str], tenant: str) -> None:
-    """Raises InvalidArgument for what is neither a queue's name nor a pattern of such names."""
+    """Raise InvalidArgument for a text that is neither a queue's name nor a pattern."""
     for name in names:
         if is_pattern(name):
             checked("tenant", tenant)
@@ -55,7 +55,7 @@ def check_names(names: Iterable[str], tenant: str) -> None:
 
 
 class QueueWatch:
-    """Looks at the store's queues again and again, for as long as the worker runs."""
+    """Reads the store's queues regularly while the worker runs."""
 
     def __init__(self, app: App, names: list[str], stop: threading.Event, found: Callable[[list[str]], None]) -> None:
         self._app = app
@@ -70,8 +70,8 @@ class QueueWatch:
         self.every = _MATCH_EVERY if self._patterns else _WARN_EVERY
         self.thread = BackgroundThread("queue-watch", self._step)
 
-    def first_look(self) -> list[str]:
-        """The queues to start with. Warns of names that are probably misspelt."""
+    def initial_queues(self) -> list[str]:
+        """Return the queues to start with. Warns of names that are probably misspelt."""
         infos = self._infos()
         if infos is not None:
             self._match(infos, log_found=False)
@@ -100,11 +100,11 @@ class QueueWatch:
                 self._warned.add("")
                 log.error("queues_not_listed", patterns=self._patterns, error=str(exc))
         except TenureError:
-            pass  # the claimer finds out, too, and says so
+            pass  # the claimer gets and reports the same error
         return None
 
     def _match(self, infos: list[QueueInfo], *, log_found: bool) -> bool:
-        """Add the queues that match a pattern; whether there were any new ones."""
+        """Add the queues that match a pattern; return whether there were new ones."""
         known = set(self._served)
         new = [info.queue for info in infos if info.queue not in known and serves(self._patterns, info.queue)]
         self._served += new
@@ -130,7 +130,7 @@ class QueueWatch:
             )
 
     def _warn_not_served(self, infos: list[QueueInfo]) -> None:
-        """Of queues that have had ready jobs, and none claimed, since the last look, and hold calls of our tasks."""
+        """Warn of queues with our tasks' jobs that have been ready, and none of them claimed, since the last check."""
         idle: dict[str, tuple[int, int]] = {}
         for info in infos:
             counts = info.counts

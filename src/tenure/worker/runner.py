@@ -1,12 +1,12 @@
-"""`Worker`: claims jobs, has a pool run them, extends their leases, settles them, and ends in good order.
+"""`Worker`: claims jobs, has a pool run them, extends their leases, settles them, and shuts down in order.
 
     claimer ──▶ backlog ──▶ pool ──▶ settler       the worker's own threads, besides the pool's: claimer, settler,
                    └─ heartbeat ─┘                 heartbeat, queue watch, and the ticker if there is a schedule
 
-How it ends. `stop`, SIGTERM or SIGINT: no more claims; what has not started is given back, its delivery not counted;
-handlers have the grace to finish, and those that do not are given back as failed deliveries. A second signal: the
-same with no grace. The watchdog ends a worker that has not been able to claim for a while, and `run` then returns
-non-zero.
+Shutdown, by `stop`, SIGTERM or SIGINT: no more claims; jobs that have not started are released, their attempt not
+counted; handlers get the grace period to finish, and jobs of those that do not are returned as failed attempts. A
+second signal does the same without grace. The watchdog ends a worker that could not claim for a while; then `run`
+returns non-zero.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from tenure.worker.app import App
 
 PoolName = Literal["thread", "process", "async"]
-#: Exit codes of `run`: handlers were cut off, the store is out of reach, a part of the worker broke.
+#: Exit codes of `run`: handlers were cut off, the store is out of reach, a part of the worker failed.
 CLEAN, CUT_OFF, NO_STORE, BROKEN = 0, 1, 5, 70
-#: How long a worker that has to end at once still tries to give back what it holds.
+#: Seconds for which a worker that must end at once still tries to release what it holds.
 _FINAL_WAIT = 1.0
 
 
 class Totals:
-    """What became of a worker's jobs: written by the settler, read by the command line and `health`."""
+    """Outcomes of a worker's jobs: written by the settler, read by the command line and `health`."""
 
     def __init__(self) -> None:
         self.outcomes = {"done": 0, "retried": 0, "dead": 0, "released": 0, "lost": 0}
@@ -62,11 +62,11 @@ class Totals:
 class Worker:
     """Runs the tasks of an app.
 
-    `queues` are names or patterns (`host-*`, matched as queues appear); those of its tasks, if not given; `"*"` stands for
-    any queue of any tenant, each in its turn (`Store.claim_any`). `lease` is
-    how long a claim holds without a heartbeat (the shortest of the queues' policies, if not given). `grace` is what
-    handlers get to finish when the worker is stopped. `patience` is how long it may be unable to claim before it
-    gives up. `recycle` renews a process of the pool after so many jobs.
+    `queues` are names or patterns (`host-*`, matched as queues appear); default: those of its tasks; `"*"` means any
+    queue of any tenant, in turn (`Store.claim_any`). `lease` is how long a claim holds without a heartbeat (default:
+    the shortest of the queues' policies). `grace` is the time for handlers to finish when the worker is stopped.
+    `patience` is how long claims may fail before it gives up. `recycle` replaces a process of the pool after so many
+    jobs.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Worker:
         self._recycle = None if recycle is None else whole_number("recycle", recycle, 1, 2**31)
         self._with_schedule = schedule
         for task in app.tasks.values():
-            task.codec  # noqa: B018 - raises now, not at its first job, for a task whose types cannot be sent
+            task.codec  # noqa: B018 - raise now, not at its first job, for a task whose types cannot be encoded
         self.totals = Totals()
         self.backlog: Backlog = SimpleQueue()
         self._held_claims = HeldClaims()
@@ -108,7 +108,7 @@ class Worker:
         self._stop_now = threading.Event()
         self._wake = threading.Event()
         self._code = CLEAN
-        self._reason = "asked to"
+        self._reason = "stop was called"
         self._broken: BaseException | None = None
         self._started = False
         self._pool: Pool
@@ -118,10 +118,10 @@ class Worker:
         self._queue_watch: QueueWatch
         self._parts: dict[str, BackgroundThread] = {}
 
-    # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Start claiming and return. `stop` ends it; `run` is both with signals in between."""
+        """Start claiming and return. `stop` ends it; `run` does both with signals in between."""
         if self._started:
             raise InvalidArgument("this worker was started before: make another")
         self._started = True
@@ -130,14 +130,14 @@ class Worker:
         metrics.METERS.register()
         self._apply_policies()
         self._queue_watch = QueueWatch(app, self.queue_names, self._stop, self._serve)
-        handles = [app.store.queue(queue, app.tenant) for queue in self._queue_watch.first_look()]
+        handles = [app.store.queue(queue, app.tenant) for queue in self._queue_watch.initial_queues()]
         if self._lease_ms is None:
             leases = [duration_ms("lease", handle.policy().lease, minimum_ms=1) for handle in handles]
             self._lease_ms = min(leases, default=duration_ms("lease", Policy().lease))
         self._settler = Settler(self._held_claims, clock, self._count_settled)
         self._pool = self._make_pool()
         self._heartbeat = Heartbeat(
-            self._held_claims, clock, self._lease_ms, end=self._pool.end, settle=self._settle, give_back=self._give_back
+            self._held_claims, clock, self._lease_ms, end=self._pool.end, settle=self._settle, release=self._release
         )
         self._claimer = Claimer(
             handles, self._held_claims, self.backlog, clock, self._stop, lease_ms=self._lease_ms, name=self.name,
@@ -163,7 +163,7 @@ class Worker:
         )  # fmt: skip
 
     def run(self) -> int:
-        """Work until a signal, or `stop` from another thread; the process's exit code."""
+        """Work until a signal, or `stop` from another thread; return the process's exit code."""
         with self._signals():
             if not self._started:
                 self.start()
@@ -172,7 +172,7 @@ class Worker:
                     self._wake.wait(0.25)
                     self._wake.clear()
                     self._check_parts()
-            except BaseException as exc:  # noqa: BLE001 - from a signal handler: end in good order, then raise
+            except BaseException as exc:  # noqa: BLE001 - from a signal handler: shut down in order, then raise
                 self._broken = exc
                 self._fail(BROKEN, f"interrupted by {exc!r}")
             return self.finish()
@@ -185,12 +185,12 @@ class Worker:
         self._wake.set()
 
     def finish(self) -> int:
-        """End in good order, and return once it has."""
+        """Shut down in order; returns once it has ended."""
         self._stop.set()
         log.info("worker_stopping", worker=self.name, reason=self._reason, running=self.running)
         for part in self._parts.values():
             part.join(5.0 if self._code == CLEAN else _FINAL_WAIT)
-        self._give_back_unstarted()
+        self._release_unstarted()
         ended = self._wait_for_handlers()
         if not ended:
             self._cut_off()
@@ -218,7 +218,7 @@ class Worker:
 
     @property
     def running(self) -> int:
-        """How many handlers run."""
+        """The number of running handlers."""
         return sum(job.is_running for job in self._held_claims.jobs())
 
     @property
@@ -226,7 +226,7 @@ class Worker:
         return self._stop.is_set()
 
     def health(self) -> Health:
-        """Whether it can claim and settle: what `GET /health` answers."""
+        """Return whether it can claim and settle: the answer to `GET /health`."""
         return Health(
             self.name, self._problem(), self.running, self.concurrency, self.queue_names, dict(self.totals.outcomes)
         )
@@ -247,7 +247,7 @@ class Worker:
                 return f"{thread.name} fails: {thread.failure}"
         return None
 
-    # ── what the pool calls (contract.PoolHost) ──────────────────────────────────────────────────────────────────────
+    # ── called by the pool (contract.PoolHost) ───────────────────────────────────────────────────────────────────────
 
     def job_ended(self, job: HeldJob, outcome: Outcome) -> None:
         if job.try_settle():
@@ -264,7 +264,7 @@ class Worker:
             self._broken = error
         self._fail(BROKEN, f"the pool broke: {error}")
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── internals ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _make_pool(self) -> Pool:
         if self.pool_name == "thread":
@@ -288,7 +288,7 @@ class Worker:
         self._claimer.queues = [self.app.store.queue(queue, self.app.tenant) for queue in queues]
 
     def _apply_policies(self) -> None:
-        """Give the app's queues their policies, and the queues of tasks with a rate that rate."""
+        """Set the policies of the app's queues, and the rates of its tasks on their queues."""
         store, app = self.app.store, self.app
         changed: dict[str, Policy] = {}
         rates = app.rates()
@@ -305,27 +305,27 @@ class Worker:
     def _settle(self, job: HeldJob, outcome: Outcome) -> None:
         self._settler.put((job, outcome))
 
-    def _count_settled(self, job: HeldJob, became: str) -> None:
-        self.totals.outcomes[became] += 1
+    def _count_settled(self, job: HeldJob, outcome_name: str) -> None:
+        self.totals.outcomes[outcome_name] += 1
         self.totals.last_task = job.task
 
-    def _give_back(self, job: HeldJob) -> None:
+    def _release(self, job: HeldJob) -> None:
         """Release a job for which the caller won `try_begin`, so that nobody starts it."""
         if job.try_settle():
-            self._claimer.given_back(1)
+            self._claimer.jobs_released(1)
             self._settler.put((job, Outcome("release")))
 
-    def _give_back_unstarted(self) -> None:
+    def _release_unstarted(self) -> None:
         while True:
             try:
                 job = self.backlog.get_nowait()
             except Empty:
                 return
             if job is not None and job.try_begin():
-                self._give_back(job)
+                self._release(job)
 
     def _wait_for_handlers(self) -> bool:
-        """True once the pool is at rest; a second signal shortens the grace to nothing."""
+        """Wait for the pool; return True once no handler runs. A second signal ends the grace."""
         until = time.monotonic() + (0.0 if self._code else self.grace)
         while not self._stop_now.is_set():
             left = until - time.monotonic()
@@ -336,11 +336,11 @@ class Worker:
         return self._pool.stop(0.0)
 
     def _cut_off(self) -> None:
-        """Handlers that did not finish: their deliveries count, and the jobs come back at once."""
+        """Fail the jobs of handlers that did not finish: their attempts count, and they are ready at once."""
         cut = 0
         for job in self._held_claims.jobs():
             if job.try_begin():
-                self._give_back(job)
+                self._release(job)
             elif job.try_settle():
                 self._settler.put((job, Outcome("nack", None, "the worker was stopped before it ended", 0)))
                 self._pool.end(job)
@@ -374,7 +374,7 @@ class Worker:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop it. Only in the main thread, where Python lets a program handle signals."""
+        """Let SIGTERM and SIGINT stop it. Only in the main thread, where Python allows signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

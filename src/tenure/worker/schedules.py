@@ -1,10 +1,10 @@
-"""`app.schedules`: calls of tasks that are enqueued again and again, made and changed while the app runs.
+"""`app.schedules`: schedules for calls of tasks, made and changed while the app runs.
 
     app.schedules.add("report", report.s("weekly"), cron="0 9 * * 1", tz="Europe/Berlin")
     app.schedules.add("poll", poll.s(), every=30)
     app.schedules.pause("poll"); app.schedules.resume("poll"); app.schedules.run_now("poll"); app.schedules.remove("poll")
 
-They are stored, so that every worker of the store's tenant keeps them, and each tick is enqueued once.
+They are stored, so that every worker of the store's tenant runs them, and each tick is enqueued once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tenure.model.schedule import Missed, Schedule, interval_ms
 from tenure.worker.codec import open_envelope
 from tenure.worker.flows import Signature
 from tenure.worker.handles import Handle
-from tenure.worker.periodic import Scheduled, await_tick
+from tenure.worker.periodic import Scheduled, enqueue_tick_job
 
 if TYPE_CHECKING:
     from tenure.worker.app import App
@@ -43,9 +43,9 @@ class Schedules:
     ) -> Schedule:
         """Enqueue a call at each tick of a cron expression in a time zone, or at an interval (at least a second).
 
-        `missed`: what becomes of ticks during which no worker ran: `skip`, or `catch_up`. `replace`: also if there is
-        a schedule of that name. The task's queue, priority and max_attempts are the job's. Raises InvalidArgument, and
-        TypeError if arguments are missing.
+        `missed`: how to treat ticks at which no worker ran: `skip`, or `catch_up`. `replace`: overwrite a schedule of
+        the same name. The job gets the task's queue, priority and max_attempts. Raises InvalidArgument, and TypeError
+        if arguments are missing.
         """
         if not isinstance(call, Signature):
             raise InvalidArgument(f"a schedule is for a call, task.s(...), not {type(call).__name__}")
@@ -61,15 +61,15 @@ class Schedules:
         return schedule
 
     def list(self) -> builtins.list[Schedule]:
-        """In the order of their names."""
+        """Return the schedules, ordered by name."""
         return self._app.store.schedules(self._app.tenant)
 
     def pause(self, name: str) -> bool:
-        """Enqueue nothing for it until it is resumed; False if there is none of that name."""
+        """Stop its ticks until it is resumed; False if there is none of that name."""
         return self._app.store.pause_schedule(name, self._app.tenant)
 
     def resume(self, name: str) -> bool:
-        """End a pause; ticks that passed meanwhile are not made up for. False if there is none of that name."""
+        """Resume it; ticks that passed meanwhile are not made up for. False if there is none of that name."""
         resumed = self._app.store.resume_schedule(name, self._app.tenant)
         for schedule in self.list():
             if schedule.name == name:
@@ -77,18 +77,18 @@ class Schedules:
         return resumed
 
     def remove(self, name: str) -> bool:
-        """Remove it; False if there is none of that name. Jobs that it enqueued stay."""
+        """Remove it; False if there is none of that name. The jobs that it enqueued stay."""
         return self._app.store.remove_schedule(name, self._app.tenant)
 
     def run_now(self, name: str) -> Handle[Any]:
-        """Enqueue its call now, whatever the time. Raises NotFound."""
+        """Enqueue its call now. Raises NotFound."""
         added = self._app.store.run_schedule(name, self._app.tenant)
         schedule = next(each for each in self.list() if each.name == name)
         task = self._app.find(open_envelope(schedule.payload).task)
         return Handle(task, self._app.store.queue(schedule.queue, schedule.tenant), added.id)
 
     def _await_next(self, schedule: Schedule) -> None:
-        """Let its next tick wait in the queue, so that workers need not look for it first."""
+        """Enqueue its next tick job, so that workers need not discover the schedule first."""
         upcoming = schedule.next(self._app.clock.wall_ms())
         if upcoming is not None:
-            await_tick(self._app.store, self._app.tenant, Scheduled(self._app.store, schedule), upcoming)
+            enqueue_tick_job(self._app.store, self._app.tenant, Scheduled(self._app.store, schedule), upcoming)

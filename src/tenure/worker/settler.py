@@ -1,6 +1,6 @@
-"""The settler: one thread that writes outcomes, as many to a transaction as have come while it wrote the last ones.
+"""The settler: one thread that writes outcomes; those that arrive during a transaction share the next one.
 
-A lone outcome is written at once; under load batches form by themselves, and nothing is ever held back to make one.
+A single outcome is written at once; batches form only under load, and no outcome waits for others.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tenure.worker.held_claims import HeldClaims, HeldJob
 from tenure.worker.outcomes import Outcome, split_error
 
 _BATCH = 500
-_BECAME = {"ack": "done", "nack": "retried", "fail": "dead", "release": "released"}
-#: Nothing but what the store says about itself, or the network, is worth trying again.
+_OUTCOMES = {"ack": "done", "nack": "retried", "fail": "dead", "release": "released"}
+#: Errors that a retry cannot fix; others come from the store's state or the network.
 _PERMANENT = (InvalidArgument, TooLarge, TypeError, ValueError)
 Item = tuple[HeldJob, Outcome]
 Answer = BaseException | None
@@ -42,7 +42,7 @@ class Settler:
         return self._queue.qsize()
 
     def stop(self) -> None:
-        """End the thread once everything put before this is written. `give_up` ends the trying."""
+        """End the thread once all earlier outcomes are written. `give_up` ends the retries."""
         self._queue.put(None)
 
     def give_up(self) -> None:
@@ -56,14 +56,14 @@ class Settler:
         for queue, items in by_queue.items():
             try:
                 self._write(queue, items)
-            except BaseException as exc:  # noqa: BLE001 - whatever it was, the other queues' outcomes are written
+            except BaseException as exc:  # noqa: BLE001 - the outcomes of other queues must still be written
                 log.error("settling_failed", queue=str(queue.name), jobs=len(items), error=repr(exc), exc_info=exc)
                 for job, _ in items:
-                    self._held_claims.remove_job(job)  # or it would be extended for ever
+                    self._held_claims.remove_job(job)  # otherwise it would be extended forever
         return stopping
 
     def _next_batch(self) -> tuple[list[Item], bool]:
-        """Waits for an outcome and takes what else is there; True once `stop` was called."""
+        """Wait for an outcome and take all others that have arrived; True once `stop` was called."""
         item = self._queue.get()
         batch: list[Item] = []
         while item is not None:
@@ -83,22 +83,22 @@ class Settler:
             self._held_claims.remove_job(job)
             try:
                 self._report(job, outcome, answer)
-            except Exception as exc:  # noqa: BLE001 - the job is settled, whatever its log line does
+            except Exception as exc:  # noqa: BLE001 - the job is settled, even if its log line fails
                 log.error("settled_not_logged", id=job.delivery.id, error=repr(exc))
 
     def _hand_over(self, queue: Queue, item: Item) -> tuple[Item, Answer]:
-        """Settle a job that hands over to others, alone: if they are refused (a full queue), its delivery has failed."""
+        """Settle a job with follow-up jobs, alone: if these are refused (a full queue), its attempt has failed."""
         job, outcome = item
         try:
             return item, queue.settle_many([outcome.settle(job.delivery.proof)])[0]
         except ANSWERS as exc:
             item = (job, Outcome("nack", None, f"it could not hand over: {exc}"))
-        except Exception:  # noqa: BLE001 - the store is out of reach, perhaps: tried again, as all outcomes are
+        except Exception:  # noqa: BLE001 - the store may be out of reach: retried, as all outcomes are
             log.warning("settling_failed", queue=str(queue.name), jobs=1)
         return item, self._answers(queue, [item])[0]
 
     def _answers(self, queue: Queue, items: Sequence[Item]) -> Sequence[Answer]:
-        """Tried again while the store is out of reach, for as long as one of the leases may still hold."""
+        """Settle, retrying while the store is out of reach, as long as one of the leases may still be valid."""
         settles = [outcome.settle(job.delivery.proof) for job, outcome in items]
         pause = 0.05
         while True:
@@ -118,29 +118,29 @@ class Settler:
                 pause = min(pause * 2, 1.0)
 
     def _report(self, job: HeldJob, outcome: Outcome, answer: Answer) -> None:
-        """Count what became of the job, and log it."""
+        """Count the job's outcome, and log it."""
         delivery = job.delivery
-        became = _BECAME[outcome.verb]
-        if became == "retried" and delivery.attempt >= delivery.max_attempts:
-            became = "dead"
+        outcome_name = _OUTCOMES[outcome.verb]
+        if outcome_name == "retried" and delivery.attempt >= delivery.max_attempts:
+            outcome_name = "dead"
         if answer is not None and not isinstance(answer, AlreadySettled):
-            became = "lost"
+            outcome_name = "lost"
         seconds = None if job.busy_ns is None else job.busy_ns / 1e9
-        metrics.METERS.ran(job.task, became, seconds)
-        self._settled(job, became)
-        if became == "done":
+        metrics.METERS.record(job.task, outcome_name, seconds)
+        self._settled(job, outcome_name)
+        if outcome_name == "done":
             if log.enabled(logging.INFO):
                 took = round(seconds or 0, 4)
                 log.info("task_done", task=job.task, id=delivery.id, attempt=delivery.attempt, seconds=took)
-        elif became == "lost":
+        elif outcome_name == "lost":
             refused = isinstance(answer, Corrupt) or not isinstance(answer, TenureError)
             write = log.error if refused else log.warning
             write("not_settled", task=job.task, id=delivery.id, verb=outcome.verb, error=str(answer) or repr(answer))
-        elif became != "released":
+        elif outcome_name != "released":
             summary, traceback = split_error(outcome.error or "")
-            # `exception` is the name by which log formatters know a traceback, and print it on lines of its own.
+            # Log formatters know a traceback by the name `exception`, and print it on its own lines.
             facts: dict[str, object] = {} if traceback is None else {"exception": traceback}
-            (log.error if became == "dead" else log.warning)(
-                f"task_{became}", task=job.task, id=delivery.id, attempt=delivery.attempt,
+            (log.error if outcome_name == "dead" else log.warning)(
+                f"task_{outcome_name}", task=job.task, id=delivery.id, attempt=delivery.attempt,
                 max_attempts=delivery.max_attempts, error=summary, **facts,
             )  # fmt: skip

@@ -1,11 +1,12 @@
-"""`current_job().step`, `sleep` and `wait_for`: what a handler has done is not done again by the next delivery.
+"""`current_job().step`, `sleep` and `wait_for`: the next delivery does not repeat what a handler has completed.
 
     charged = job.step("charge", charge, order)     stored once, under the job, by the holder of its lease
-    job.sleep(3600)                                 gives the lease back; the next delivery goes on behind it
+    job.sleep(3600)                                 releases the lease; the next delivery continues after it
     answer = job.wait_for("approval", timeout=86400)    the same, until `queue.signal(job_id, "approval", b"...")`
 
-A handler begins anew with every delivery: steps that are stored return at once, what is not inside a step is repeated.
-Neither sleeping nor waiting counts as an attempt. Both raise `Suspended` through the handler, whose `finally` clauses run.
+A handler starts from its beginning with every delivery: stored steps return at once, code outside steps is repeated.
+Neither sleeping nor waiting counts as an attempt. Both raise `Suspended` through the handler, whose `finally` clauses
+run.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ from tenure.worker.extra_types import ExtraTypes
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long a wait without a timeout lasts: longer than any store is kept.
+#: The length of a wait without a timeout: longer than any store is kept.
 _FOREVER_MS = 50 * 365 * 86_400_000
-#: Names of steps that `sleep` and `wait_for` store begin with this.
-_OWN = "tenure."
+#: Prefix of the names of steps that `sleep` and `wait_for` store.
+_RESERVED_PREFIX = "tenure."
 _NO_TYPES = ExtraTypes()
 _SYSTEM_CLOCK = SystemClock()
 
 
 class Suspended(BaseException):
-    """Leaves a handler that sleeps or waits: its job is given back. No `Exception`, so that `except Exception` lets it pass."""
+    """Leaves a handler that sleeps or waits; its job is released.
+
+    Not an `Exception`, so `except Exception` does not catch it.
+    """
 
     def __init__(self, delay_ms: int, until_signal: str | None = None) -> None:
         self.delay_ms = delay_ms
@@ -47,7 +51,7 @@ class Suspended(BaseException):
 
 
 class StepSource(Protocol):
-    """Where the steps of a job are stored."""
+    """The storage of a job's steps."""
 
     def load(self) -> list[Step]: ...
 
@@ -69,7 +73,7 @@ class QueueSteps:
 
 
 class NoSteps:
-    """A plain call, or one of an app in inline mode: there is no job to store anything under."""
+    """For a plain call, or one of an app in inline mode: there is no job to store steps under."""
 
     def load(self) -> list[Step]:
         return []
@@ -79,7 +83,7 @@ class NoSteps:
 
 
 class JobSteps:
-    """The steps of one delivery, read when the first is asked for."""
+    """The steps of one delivery, read when first needed."""
 
     def __init__(
         self, job_id: str, source: StepSource, types: ExtraTypes | None = None, clock: Clock | None = None
@@ -92,13 +96,13 @@ class JobSteps:
         self._sleeps = 0
 
     def step(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the function returned when it was first called for this job, in this delivery or an earlier one.
+        """Return what the function returned when it was first called for this job, in this delivery or an earlier one.
 
-        Its result is sent as JSON and read by the function's annotation, so both deliveries get the same. Raises what the
-        function raises, InvalidArgument for a result that JSON cannot carry, LeaseLost, TooLarge.
+        Its result is stored as JSON and decoded by the function's annotation, so both deliveries get the same. Raises
+        what the function raises, InvalidArgument for a result that JSON cannot express, LeaseLost, TooLarge.
         """
-        if name.startswith(_OWN):
-            raise InvalidArgument(f"the name of a step must not begin with {_OWN!r}")
+        if name.startswith(_RESERVED_PREFIX):
+            raise InvalidArgument(f"the name of a step must not begin with {_RESERVED_PREFIX!r}")
         stored = self._get("step", name)
         if stored is None:
             stored = self._record(name, self._encode(name, function(*args, **kwargs)))
@@ -106,9 +110,9 @@ class JobSteps:
         return result
 
     async def step_async(self, name: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
-        """As `step`, of a function or a coroutine function."""
-        if name.startswith(_OWN):
-            raise InvalidArgument(f"the name of a step must not begin with {_OWN!r}")
+        """As `step`, for a function or a coroutine function."""
+        if name.startswith(_RESERVED_PREFIX):
+            raise InvalidArgument(f"the name of a step must not begin with {_RESERVED_PREFIX!r}")
         stored = await asyncio.to_thread(self._get, "step", name)
         if stored is None:
             result = function(*args, **kwargs)
@@ -118,13 +122,13 @@ class JobSteps:
         return self._decode(stored, _result_hint(function))
 
     def sleep(self, duration: Duration) -> None:
-        """Return once so much time has passed since this line was first reached, by this delivery or an earlier one."""
-        left = self._until(f"sleep {self._next_sleep()}", duration)
+        """Return once the time has passed since this line was first reached, by this delivery or an earlier one."""
+        left = self._left_ms(f"sleep {self._next_sleep()}", duration)
         if left > 0:
             raise Suspended(left)
 
     def wait_for(self, signal: str, timeout: Duration | None = None, as_type: Any = bytes) -> Any:
-        """The payload of a signal, once the job has it: bytes, or (`as_type` given) JSON read as that type.
+        """Wait for a signal and return its payload: bytes, or (with `as_type`) JSON decoded as that type.
 
         Raises WaitTimeout once the time has passed since this line was first reached.
         """
@@ -135,7 +139,7 @@ class JobSteps:
             raise InvalidArgument("there is no job to wait for a signal: the task was called here, without a queue")
         if timeout is None:
             raise Suspended(_FOREVER_MS, signal)
-        left = self._until(f"wait {signal}", timeout)
+        left = self._left_ms(f"wait {signal}", timeout)
         if left <= 0:
             raise WaitTimeout(self._id, duration_ms("timeout", timeout) / 1000)
         raise Suspended(left, signal)
@@ -144,14 +148,14 @@ class JobSteps:
         self._sleeps += 1
         return self._sleeps
 
-    def _until(self, name: str, duration: Duration) -> int:
-        """Milliseconds that are left of a duration, which began when this was first asked."""
+    def _left_ms(self, name: str, duration: Duration) -> int:
+        """Return the milliseconds left of a duration, which began with the first call for this name."""
         wanted, now = duration_ms("duration", duration), self._clock.wall_ms()
         if isinstance(self._source, NoSteps):
             return 0
-        stored = self._get("step", _OWN + name)
+        stored = self._get("step", _RESERVED_PREFIX + name)
         if stored is None:
-            stored = self._record(_OWN + name, msgspec.json.encode(now + wanted))
+            stored = self._record(_RESERVED_PREFIX + name, msgspec.json.encode(now + wanted))
         until: int = msgspec.json.decode(stored, type=int)
         return until - now
 
@@ -175,7 +179,7 @@ class JobSteps:
         try:
             return msgspec.json.decode(stored, type=hint, dec_hook=self._types.decode)
         except (msgspec.DecodeError, ValueError, TypeError) as exc:
-            raise InvalidArgument(f"what is stored is not a {hint}: {exc}") from None
+            raise InvalidArgument(f"the stored value is not a {hint}: {exc}") from None
 
 
 class AsyncSteps:
@@ -208,7 +212,7 @@ class AsyncSteps:
 
 
 def _result_hint(function: Callable[..., Any]) -> Any:
-    """What a function is annotated to return; Any where that cannot be told or read."""
+    """Return the annotated result type of a function; Any if there is none or it cannot be read."""
     try:
         hint = typing.get_type_hints(function, include_extras=True).get("return", Any)
         msgspec.json.Decoder(hint)

@@ -1,4 +1,4 @@
-"""A task: a function whose calls can be enqueued, and what such a call becomes."""
+"""A task: a function whose calls can be enqueued as jobs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
 from tenure.api.queue import Queue
-from tenure.errors import InvalidArgument, KeyConflict
+from tenure.errors import InvalidArgument
 from tenure.model.durations import Duration, Moment, duration_ms
-from tenure.model.job import Enqueued, NewJob
+from tenure.model.job import NewJob
 from tenure.model.rate import Rate
 from tenure.protocol.tracing import tracing
 from tenure.worker import app_loader
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from tenure.worker.app import App
 
 P = ParamSpec("P")
-C = TypeVar("C")  # what a plain call returns: R, or a coroutine of it
-R = TypeVar("R")  # what the handler's result is
+C = TypeVar("C")  # the result of a plain call: R, or a coroutine of it
+R = TypeVar("R")  # the handler's result
 
 Unique = bool | Callable[..., str]
 _codec_lock = threading.Lock()
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a call is enqueued. None: the task's, then the queue's."""
+    """How a call is enqueued. None: the task's value, then the queue's."""
 
     queue: str | None = None
     tenant: str | None = None
@@ -79,7 +79,7 @@ class Task(Generic[P, C, R]):
         self.name = name
         self.encoding = encoding
         self.rules = FailureRules() if rules is None else rules
-        #: How often its jobs may be handed out, over all workers. Kept by its queue's policy.
+        #: The rate at which its jobs may be claimed, over all workers. Stored in its queue's policy.
         self.rate = Rate.parse(rate) if isinstance(rate, str) else rate
         self.timeout_ms = None if timeout is None else duration_ms("timeout", timeout, minimum_ms=1)
         self.is_async = inspect.iscoroutinefunction(function)
@@ -100,7 +100,7 @@ class Task(Generic[P, C, R]):
     def codec(self) -> Codec:
         """Raises InvalidArgument if the function's types cannot be sent."""
         if self._codec is None:
-            # One at a time: msgspec crashes if two threads work out the fields of one struct at once.
+            # Under a lock: msgspec crashes if two threads inspect the fields of one struct at once.
             with _codec_lock:
                 self._codec = Codec(self.function, self.name, self.encoding, self.app.types)
         return self._codec
@@ -108,10 +108,10 @@ class Task(Generic[P, C, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    # ── here ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls in this process ────────────────────────────────────────────────────────────────────────────────────────
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Run it here, as the function it is. `current_job()` is then a stand-in, unless a job is running already."""
+        """Run the function here. `current_job()` is then a stand-in, unless a job is already running."""
         if running_job() is not None:
             return self.function(*args, **kwargs)
         if self.is_async:
@@ -123,7 +123,7 @@ class Task(Generic[P, C, R]):
         with CurrentJobScope(CurrentJob(self.name)):
             return await call
 
-    # ── elsewhere ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls in a worker ────────────────────────────────────────────────────────────────────────────────────────────
 
     def options(
         self,
@@ -139,35 +139,35 @@ class Task(Generic[P, C, R]):
         headers: Mapping[str, str] | None = None,
         group: str | Callable[..., str] | None = None,
     ) -> Task[P, C, R]:
-        """The same task, enqueued otherwise: `send.options(delay=30, priority=9).delay(...)`."""
+        """Return the same task with other options: `send.options(delay=30, priority=9).delay(...)`."""
         given = {name: value for name, value in locals().items() if name in _OPTION_NAMES and value is not None}
         if "delay" in given or "at" in given:
-            given = {"delay": None, "at": None} | given  # the one replaces the other
+            given = {"delay": None, "at": None} | given  # each replaces the other
         twin = copy.copy(self)
         twin._options = msgspec.structs.replace(self._options, **given)
         return twin
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Enqueue the call. Raises InvalidArgument, with nothing enqueued, for what cannot be sent."""
+        """Enqueue the call. Raises InvalidArgument, with nothing enqueued, for unencodable arguments."""
         payload = self.codec.encode_call(args, kwargs)
         if self.app.inline:
             return run_inline(self, payload)
         job = self._job(payload, args, kwargs)
         queue = self._queue()
-        added = self._enqueue_first(queue, [job])[0] if self._first_job_wins else queue.enqueue(job)
+        added = queue.enqueue(job)
         return Handle(self, queue, added.id, added.duplicate)
 
     enqueue = delay
 
     def s(self, *args: Any, **kwargs: Any) -> Signature[R]:
-        """The call as a step of a flow: see `chain`, `group` and `Flow`. Steps before it give the arguments that are missing.
+        """Return the call as a step of a flow: see `chain`, `group` and `Flow`. Earlier steps supply missing arguments.
 
         Raises TypeError for arguments that the function does not take.
         """
         return Signature(self, args, kwargs)
 
     def step_job(self, payload: bytes, given: Mapping[str, Any], *, waits: bool) -> NewJob:
-        """The job of a step of a flow, whose call is encoded already. `waits`: for other steps.
+        """Return the job of a step of a flow, whose call is already encoded. `waits`: it waits for other steps.
 
         Raises InvalidArgument for a step that waits and has a key: the job that holds the key may not wait for them.
         """
@@ -179,17 +179,18 @@ class Task(Generic[P, C, R]):
                 f'name it, with {self.name}.options(group="...").s(...)'
             )
         job = self._job(payload, (), given)
-        job = job if isinstance(job, NewJob) else NewJob(job)
-        return msgspec.structs.replace(job, on_conflict="keep") if self._first_job_wins else job
+        return job if isinstance(job, NewJob) else NewJob(job)
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """The call as a job that is not enqueued: for an outbox. Raises InvalidArgument for what cannot be sent."""
+        """Return the call as a job that is not enqueued, for an outbox.
+
+        Raises InvalidArgument for unencodable arguments.
+        """
         job = self._job(self.codec.encode_call(args, kwargs), args, kwargs)
-        job = job if isinstance(job, NewJob) else NewJob(job)
-        return msgspec.structs.replace(job, on_conflict="keep") if self._first_job_wins else job
+        return job if isinstance(job, NewJob) else NewJob(job)
 
     def map(self, calls: Iterable[Any]) -> list[Handle[R]]:
-        """Many calls in one transaction: each a tuple of arguments, a dict of them, or the only argument."""
+        """Enqueue many calls in one transaction: each a tuple of arguments, a dict of them, or the only argument."""
         jobs: list[bytes | NewJob] = []
         handles: list[Handle[R]] = []
         for call in calls:
@@ -202,19 +203,19 @@ class Task(Generic[P, C, R]):
         if self.app.inline:
             return handles
         queue = self._queue()
-        enqueued = self._enqueue_first(queue, jobs) if self._first_job_wins else queue.enqueue_many(jobs)
+        enqueued = queue.enqueue_many(jobs)
         return [Handle(self, queue, added.id, added.duplicate) for added in enqueued]
 
     def handle(self, job_id: str, queue: str | None = None) -> Handle[R]:
-        """A handle on a job of this task that was enqueued before, perhaps by another process.
+        """Return a handle on a job of this task that was enqueued before, perhaps by another process.
 
-        Without `queue` it is looked for in the task's queue, then in the other queues of the app's tasks.
+        Without `queue` it is searched in the task's queue, then in the other queues of the app's tasks.
         """
         named = None if queue is None else self.app.store.queue(queue, self.tenant)
         return Handle(self, named, job_id)
 
     def possible_queues(self) -> list[Queue]:
-        """Where a job of this task may be, the likeliest first."""
+        """Return the queues where a job of this task may be, the likeliest first."""
         return [self.app.store.queue(name, self.tenant) for name in dict.fromkeys([self.queue, *self.app.queues()])]
 
     @property
@@ -225,7 +226,7 @@ class Task(Generic[P, C, R]):
     def enqueue_payload(
         self, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Handle[R]:
-        """Enqueue a call that is encoded already: for the command line and the schedule."""
+        """Enqueue a call that is already encoded, for the command line and the schedule."""
         o = self._options
         group = None
         if o.group is not None:
@@ -240,37 +241,6 @@ class Task(Generic[P, C, R]):
     def _queue(self) -> Queue:
         return self.app.store.queue(self.queue, self.tenant)
 
-    @property
-    def _first_job_wins(self) -> bool:
-        """Whether the key is ours, made by `unique`: a later call with that key is the first one's duplicate."""
-        return bool(self._unique) and self._options.key is None
-
-    @staticmethod
-    def _enqueue_first(queue: Queue, jobs: list[bytes | NewJob]) -> list[Enqueued]:
-        """Enqueue jobs with unique keys; one whose key is held already, with whatever arguments, is a duplicate.
-
-        To be replaced by `on_conflict="keep"` once a store takes it. Until then each call leaves out the job that the
-        store named in its KeyConflict, under which nothing was written, and sends the rest again.
-        """
-        by_key: dict[str | None, NewJob] = {}
-        for job in jobs:
-            assert isinstance(job, NewJob)
-            by_key.setdefault(job.key, job)
-        held: dict[str | None, Enqueued] = {}
-        while waiting := [job for key, job in by_key.items() if key not in held]:
-            try:
-                added = queue.enqueue_many(waiting)
-            except KeyConflict as exc:
-                held[waiting[exc.index].key] = Enqueued(exc.existing, True)
-            else:
-                held |= {job.key: one for job, one in zip(waiting, added, strict=True)}
-        answers = []
-        for job in jobs:
-            assert isinstance(job, NewJob)
-            one = held[job.key]
-            answers.append(one if job is by_key[job.key] else Enqueued(one.id, True))
-        return answers
-
     def _job(self, payload: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | NewJob:
         o = self._options
         headers, key = o.headers, o.key
@@ -281,10 +251,12 @@ class Task(Generic[P, C, R]):
         group = self._group(args, kwargs)
         if (o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers, group) == _NOTHING:
             return payload
-        return NewJob(payload, o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers, group=group)
+        # A key made by `unique` is held by the first call with it; later ones are its duplicates.
+        on_conflict: Literal["error", "keep"] = "keep" if self._unique and o.key is None else "error"
+        return NewJob(payload, o.delay, o.at, o.priority, key, o.max_attempts, o.ttl, headers, on_conflict, group=group)
 
     def _group(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """The group of a call's job. What a function returns that is no name is refused with the enqueue."""
+        """Return the group of a call's job. The enqueue refuses a function's result that is no name."""
         group = self._options.group
         return group(*args, **kwargs) if callable(group) else group
 
@@ -302,7 +274,7 @@ _NOTHING = (None, None, 0, None, None, None, None, None)
 
 
 class AsyncTask(Generic[P, R]):
-    """`task.aio`: enqueue without holding up the event loop."""
+    """`task.aio`: enqueue without blocking the event loop."""
 
     def __init__(self, task: Task[P, Any, R]) -> None:
         self._sync = task
@@ -329,7 +301,7 @@ def _call(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def task_name(function: Callable[..., Any]) -> str:
-    """`tasks.send`, also where `tasks.py` is the program itself: the worker will import it by its name."""
+    """Return `tasks.send`, also if `tasks.py` is the program itself: the worker will import it by its name."""
     module = function.__module__
     if module in ("__main__", app_loader.CHILD_MAIN):
         spec = getattr(sys.modules.get(module), "__spec__", None)

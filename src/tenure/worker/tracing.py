@@ -1,7 +1,6 @@
-"""OpenTelemetry, where the program uses it: the producer's context travels in the job's headers to the handler's span.
+"""OpenTelemetry, if the program uses it: a job's headers carry the producer's context to the handler's span.
 
-Nothing is imported for it. A program that traces has loaded the library itself; where it is not loaded there is no
-span.
+Nothing is imported for it: a program that traces has loaded the library itself; otherwise there is no span.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NOTHING: AbstractContextManager[object] = contextlib.nullcontext()
 
 
 def inject(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """The headers with the current trace in them; as they are, if there is none."""
+    """Return the headers with the current trace added; unchanged if there is none."""
     from opentelemetry import propagate
 
     carrier: dict[str, str] = {}
@@ -29,7 +28,7 @@ def inject(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
 
 
 def span(job: CurrentJob) -> AbstractContextManager[object]:
-    """A span around the handler, its parent the producer's."""
+    """Return a span around the handler, with the producer's as its parent."""
     if not tracing():
         return _NOTHING
     from opentelemetry import propagate, trace

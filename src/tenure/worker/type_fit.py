@@ -1,9 +1,9 @@
-"""Whether what one task returns fits an argument of another: checked where a flow is built, by the type hints.
+"""Whether a task's result type fits another task's argument: checked by type hints when a flow is built.
 
-Values travel as JSON or MessagePack and are read by the hints of the argument, so what is compared is what arrives: a
-list fits a tuple, an int fits a float, a dataclass fits another one with the same fields or a dict of them. Every value
-that the hint of the result allows must be read: `int | None` does not fit `int`. What cannot be judged (no hint, Any, a
-type of the user's own) fits, and is checked when the step runs.
+Values are sent as JSON or MessagePack and decoded by the argument's hint, so the encoded forms are compared: a list
+fits a tuple, an int fits a float, a dataclass fits another one with the same fields or a dict of them. Every value that
+the result's hint allows must be decodable: `int | None` does not fit `int`. Types that cannot be compared (no hint,
+Any, a type of the user's own) fit, and are checked when the step runs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _UNJUDGED = (types.AnyType, types.RawType, types.NamedTupleType)
 
 
 def fits(result: Any, argument: Any) -> bool:
-    """Whether a value of the hint `result` is always read as the hint `argument`."""
+    """Whether a value of the hint `result` can always be decoded as the hint `argument`."""
     return _fits(_info(result), _info(argument), frozenset())
 
 
 def hint_name(hint: Any) -> str:
-    """A hint as a user would write it."""
+    """Return a hint as a user would write it."""
     if hint is None or hint is type(None):
         return "None"
     if isinstance(hint, type) and not getattr(hint, "__args__", None):
@@ -41,7 +41,7 @@ def _info(hint: Any) -> types.Type:
 
 
 Pairs = frozenset[tuple[int, int]]
-"""Objects that are being compared already: types may contain themselves."""
+"""Pairs of types that are being compared: types may contain themselves."""
 
 
 def _fits(result: types.Type, argument: types.Type, open_pairs: Pairs) -> bool:
@@ -91,7 +91,7 @@ def _array_fits(result: Any, argument: Any, open_pairs: Pairs) -> bool:
     if not isinstance(argument, types.TupleType):
         return False
     if not fixed:
-        items *= len(argument.item_types)  # how many there are is seen when it runs
+        items *= len(argument.item_types)  # the number of items is checked when it runs
     return len(items) == len(argument.item_types) and all(
         _fits(one, other, open_pairs) for one, other in zip(items, argument.item_types, strict=True)
     )
@@ -102,7 +102,7 @@ def _dict_fits(result: types.DictType, argument: Any, open_pairs: Pairs) -> bool
         return _fits(result.key_type, argument.key_type, open_pairs) and _fits(
             result.value_type, argument.value_type, open_pairs
         )
-    # Its keys are not known here: its values have to fit whatever field they may be for.
+    # The keys are unknown: the values must fit every field.
     return isinstance(argument, _OBJECTS) and all(
         _fits(result.value_type, field.type, open_pairs) for field in argument.fields
     )
@@ -127,7 +127,7 @@ def _object_fits(result: Any, argument: Any, open_pairs: Pairs) -> bool:
 
 
 def _custom_fits(result: types.Type, argument: types.Type) -> bool:
-    """Types with encoders of their own: the same class, a parent of it, or what only a run can tell."""
+    """Compare types with their own encoders: the same class, a base class of it, or undecidable before a run."""
     if isinstance(result, types.CustomType) and isinstance(argument, types.CustomType):
         one, other = (typing.get_origin(custom.cls) or custom.cls for custom in (result, argument))
         return issubclass(one, other)

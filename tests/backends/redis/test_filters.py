@@ -8,7 +8,7 @@ import pytest
 
 import tenure
 from tenure.backends.redis.filters import RotatingFilter
-from tenure.backends.redis.produce import LARGE
+from tenure.backends.redis.produce import LARGE_PAYLOAD
 from tenure.clock import ManualClock
 from tenure.errors import KeyConflict
 from tenure.model.job import NewJob
@@ -50,7 +50,7 @@ def test_a_large_repeated_job_is_looked_for_before_it_is_sent(server: Server) ->
     with RedisHarness(server.url, [server]).open() as store:
         queue = store.queue("work")
         commands = store._backend._core.commands  # type: ignore[attr-defined]
-        payload = os.urandom(LARGE)
+        payload = os.urandom(LARGE_PAYLOAD)
         before = commands.trips
         first = queue.enqueue(payload, key="k")
         sent = commands.trips - before
@@ -59,7 +59,7 @@ def test_a_large_repeated_job_is_looked_for_before_it_is_sent(server: Server) ->
         assert (again.id, again.duplicate) == (first.id, True)
         assert commands.trips - before == 1 <= sent, "a look, and nothing was sent"
         with pytest.raises(KeyConflict):
-            queue.enqueue(os.urandom(LARGE), key="k")
+            queue.enqueue(os.urandom(LARGE_PAYLOAD), key="k")
         mixed = queue.enqueue_many([b"small", NewJob(payload, key="k"), NewJob(payload, key="l")])
         assert [e.duplicate for e in mixed] == [False, True, False]
         assert queue.counts().waiting == 3
@@ -68,7 +68,7 @@ def test_a_large_repeated_job_is_looked_for_before_it_is_sent(server: Server) ->
 
 def test_another_processs_key_is_found_by_the_step(server: Server) -> None:
     harness = RedisHarness(server.url, [server])
-    payload = os.urandom(LARGE)
+    payload = os.urandom(LARGE_PAYLOAD)
     with harness.open() as one, harness.open() as other:
         first = one.queue("work").enqueue(payload, key="k")
         again = other.queue("work").enqueue(payload, key="k")
@@ -79,7 +79,7 @@ def test_a_key_that_was_forgotten_is_new_whatever_the_filter_says(server: Server
     clock = ManualClock()
     with RedisHarness(server.url, [server]).open(clock=clock) as store:
         queue = store.queue("work")
-        payload = os.urandom(LARGE)
+        payload = os.urandom(LARGE_PAYLOAD)
         first = queue.enqueue(payload, key="k")
         queue.ack(queue.claim()[0])
         clock.advance(2 * 86_400)
@@ -144,4 +144,4 @@ def test_all_three_report_their_memory(server: Server) -> None:
 def test_it_can_be_turned_off(server: Server) -> None:
     with tenure.open(f"{server.url}?prefix=off&bloom_capacity=0", sweep=False) as store:
         assert store._backend.filter_bytes == 0  # type: ignore[attr-defined]
-        assert store.queue("work").enqueue(bytes(LARGE), key="k").id
+        assert store.queue("work").enqueue(bytes(LARGE_PAYLOAD), key="k").id

@@ -1,1 +1,1 @@
-"""The owner's socket: the process that has a store open serves the other processes of its host."""
+"""The owner's socket: the process that has a store open serves other processes on its host."""

@@ -1,9 +1,9 @@
-"""The owner's socket: how a process that has a store open lets others in.
+"""The owner's socket, through which the process that has a store open serves others.
 
     data/SOCKET    a Unix socket of mode 0600, bound by the process that holds OWNER, once the store is recovered
 
-A small listener inside this process answers there, with the protocol of the server. A second process that opens
-the path finds the owner by this socket (`backends.joined`), with nothing to configure.
+A small listener in the owner's process speaks the server's protocol there. A second process that opens the path finds
+the owner by this socket (`backends.joined`); nothing needs configuring.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tenure.queueing.core import INSPECT_LIMIT
 from tenure.storage.engine import Engine, Traits
 from tenure.storage.folder import SOCKET
 
-#: Every caller owns the folder: the bounds of a verb are the store's own.
+#: Callers own the folder, so only the store's own limits apply.
 _LIMITS = Limits(body_bytes=4 * 1024**3, inflated_bytes=4 * 1024**3)
 _BACKLOG = 512
 
 
 class OwnerBackend(EmbeddedBackend):
-    """The embedded backend of a process that others may join."""
+    """The embedded backend of a process that other processes may join."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class OwnerBackend(EmbeddedBackend):
         self._listener: Listener | None = None
         self._traits = engine.traits
         try:
-            listening = _bound(self._socket)
+            listening = _bind(self._socket)
         except OSError as exc:
-            # A file system without sockets, or too long a path: the store works, for this process alone.
+            # The file system has no sockets, or the path is too long: the store works for this process only.
             telemetry.warn("owner_cannot_listen", path=str(self._socket), message=str(exc))
             return
         self._listener = Listener(listening, Dispatcher(self, local=True, limits=_LIMITS))
@@ -68,16 +68,16 @@ class OwnerBackend(EmbeddedBackend):
         """Stop listening: requests under way are answered before the engine is closed."""
         listener = self._listener
         if listener is not None and listener.stop():
-            # Unlinked while the folder is still ours: the next owner's socket has the same name.
+            # Unlink while this process still owns the folder: the next owner's socket has the same name.
             with contextlib.suppress(OSError):
                 self._socket.unlink()
 
 
-def _bound(path: Path) -> socket.socket:
+def _bind(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with contextlib.suppress(FileNotFoundError):
-            path.unlink()  # what an owner that was killed left behind; there is no other, since the folder is ours
+            path.unlink()  # left by a killed owner; no other owner exists, because this process holds the folder's lock
         with reachable(str(path)) as name:
             made.bind(name)
         path.chmod(0o600)

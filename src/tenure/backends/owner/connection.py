@@ -1,9 +1,9 @@
-"""A connection of the owner's listener: it reads requests, has them answered, and notices when its caller leaves.
+"""A connection of the owner's listener: reads requests, has them answered, and notices when the caller disconnects.
 
-turn     on the event loop: reads a small request that has arrived whole; hands the connection to a thread otherwise.
-         The loop carries it out beside those of other connections, and `carried_out` replies; a reply whose commit has to
-         be synced is held until they have shared a sync (`answer_held`)
-serve    in a thread of its own: answers one request after another, and may block
+turn     on the event loop: reads a small request that has arrived completely; hands the connection to a thread otherwise.
+         The loop carries it out together with those of other connections, and `carried_out` replies; a reply whose
+         commit needs a sync is held until the sync that they share is complete (`answer_held`)
+serve    in the connection's own thread: answers one request after another, and may block
 wait     in that thread: waits for the store and for the caller's end of the socket at once
 """
 
@@ -33,15 +33,15 @@ from tenure.protocol.identity import Identity
 if TYPE_CHECKING:
     from tenure.backends.owner.listener import Listener
 
-#: Bytes a second: slower bodies and readers are cut off.
+#: Bytes a second: connections with slower bodies or readers are closed.
 MIN_RATE = 4096
 _clock = SystemClock()
-#: A request with one of these headers is left to the connection's own thread.
+#: Requests with one of these headers are left to the connection's own thread.
 _THREAD_HEADERS = frozenset({"transfer-encoding", "expect", "connection", "upgrade"})
-#: So is a request of more bytes than this, which may take a while.
+#: So are larger requests, which may take long.
 _INLINE_BYTES = 64 * 1024
-#: After so many small verbs a connection that had a thread of its own goes back to the event loop.
-_STEADY = 8
+#: After so many small verbs, a connection with its own thread returns to the event loop.
+_SMALL_VERBS_IN_A_ROW = 8
 
 
 class CallerGone(Abandoned):
@@ -53,12 +53,12 @@ class HeldReply(NamedTuple):
 
     reply: Reply
     sync: PendingSync
-    #: Of the request: an error is told in the caller's format.
+    #: The request's headers: an error is encoded in the caller's format.
     headers: Mapping[str, str]
 
 
 class Connection:
-    """One caller's connection. The event loop serves it, or a thread of its own."""
+    """One caller's connection, served by the event loop or by its own thread."""
 
     def __init__(self, listener: Listener, sock: socket.socket) -> None:
         self._listener = listener
@@ -69,43 +69,43 @@ class Connection:
         self._lock = threading.Lock()
         self._pipe: tuple[int, int] | None = None
         self._unsent = b""
-        #: A request that the event loop carries out, and its bytes, if its head may be cached.
+        #: A request being carried out by the event loop, and its bytes if its head may be cached.
         self._begun: InlineExchange | None = None
         self._cacheable: bytes | None = None
         self._held: HeldReply | None = None
-        #: So many small verbs in a row have not waited.
-        self._small = 0
-        #: Requests that it has had answered; as the listener last saw it, with what was in its buffer, and since when.
+        #: How many small verbs in a row did not wait.
+        self._small_verbs = 0
+        #: Requests answered; as last seen by the accepting thread, with the size of the buffer, and since when.
         self.answered = 0
-        self._seen = (0, 0)
-        self.quiet_since_ms = _clock.steady_ms()
-        #: By when its body must have come, or its answer been taken, at the least rate; 0: neither is under way.
-        self._late_at_ms = 0
+        self._last_seen = (0, 0)
+        self.idle_since_ms = _clock.steady_ms()
+        #: When its body must have arrived, or its answer been read, at the minimum rate; 0: neither is under way.
+        self._deadline_ms = 0
 
     @property
     def busy(self) -> bool:
         return self._busy
 
     def overdue(self, now_ms: int, idle_ms: int) -> bool:
-        """Called by the accepting thread alone: whether the connection gets nowhere."""
-        if self._late_at_ms:
-            return now_ms > self._late_at_ms
+        """Whether the connection makes no progress. Called by the accepting thread only."""
+        if self._deadline_ms:
+            return now_ms > self._deadline_ms
         seen = (self.answered, len(self._buffer))
-        if self._busy or seen != self._seen:
-            self._seen, self.quiet_since_ms = seen, now_ms
+        if self._busy or seen != self._last_seen:
+            self._last_seen, self.idle_since_ms = seen, now_ms
             return False
-        half = seen[1] > 0  # a part of a head
-        return (half or not self.answered) and now_ms - self.quiet_since_ms >= idle_ms
+        half = seen[1] > 0  # part of a head has arrived
+        return (half or not self.answered) and now_ms - self.idle_since_ms >= idle_ms
 
-    def cut_off(self) -> None:
-        """End it from another thread, whatever it is doing: a blocked call on the socket returns."""
+    def force_close(self) -> None:
+        """Close it from another thread, whatever it is doing: a blocked call on the socket returns."""
         with self._lock, contextlib.suppress(OSError):
             if self.sock.fileno() >= 0:
                 self.sock.shutdown(socket.SHUT_RDWR)
 
-    def _allow(self, size: int) -> None:
-        """From now on so many bytes have to travel at the least rate."""
-        self._late_at_ms = _clock.steady_ms() + self._listener._idle_ms + size * 1000 // MIN_RATE
+    def _start_deadline(self, size: int) -> None:
+        """Start the deadline for so many bytes at the minimum rate."""
+        self._deadline_ms = _clock.steady_ms() + self._listener._idle_ms + size * 1000 // MIN_RATE
 
     def end(self) -> None:
         self._listener.forget(self)
@@ -116,7 +116,7 @@ class Connection:
             os.close(handle)
 
     def finish(self) -> None:
-        """End it: now between two requests, otherwise after the one under way."""
+        """Close it: now if it is between two requests, otherwise after the current one."""
         with self._lock:
             if not self._busy and self.sock.fileno() >= 0:
                 with contextlib.suppress(OSError):
@@ -125,19 +125,19 @@ class Connection:
     # ── in the event loop ────────────────────────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> AfterTurn:
-        """Begin what has arrived, as far as that takes neither a wait nor long."""
-        return self._guarded(self._turn)
+        """Begin the requests that have arrived, as far as that needs neither a wait nor much time."""
+        return self._logging_bugs(self._turn)
 
     def answer_held(self) -> AfterTurn:
-        """Send the reply that waits for a sync, and go on with what has arrived meanwhile."""
-        return self._guarded(self._answer_held)
+        """Send the reply that waited for a sync, and continue with what has arrived meanwhile."""
+        return self._logging_bugs(self._answer_held)
 
-    def _guarded(self, step: Callable[[], AfterTurn]) -> AfterTurn:
+    def _logging_bugs(self, step: Callable[[], AfterTurn]) -> AfterTurn:
         try:
             return step()
         except OSError:
             return AfterTurn.CLOSE
-        except Exception as exc:  # noqa: BLE001 - a bug must not end without a word
+        except Exception as exc:  # noqa: BLE001 - log a bug before the connection ends
             telemetry.warn("connection_failed", exc)
             return AfterTurn.CLOSE
 
@@ -172,7 +172,10 @@ class Connection:
         return after
 
     def _begin_inline(self, end: int) -> AfterTurn:
-        """Begin the request whose head ends there. TO_THREAD: it is still in the buffer, unless it has been answered."""
+        """Begin the request whose head ends at `end`.
+
+        TO_THREAD: it is still in the buffer, unless it has been answered.
+        """
         method, target, headers = parse(self._buffer[:end].decode("latin-1"))
         length = headers.get("content-length", "0")
         if not method or "?" in target or not length.isdigit() or not _THREAD_HEADERS.isdisjoint(headers):
@@ -192,7 +195,10 @@ class Connection:
         return after
 
     def _begin(self, exchange: InlineExchange) -> AfterTurn:
-        """TO_THREAD: it takes a thread of its own; or it was refused, and `_unsent` is left of the reply."""
+        """Begin the exchange.
+
+        TO_THREAD: it needs a thread; or it was refused, and `_unsent` holds the rest of the reply.
+        """
         with self._lock:
             self._busy = True
         try:
@@ -210,14 +216,14 @@ class Connection:
 
     @property
     def request(self) -> DecodedRequest:
-        """What is to be carried out, after a turn that says so."""
+        """The request to carry out, after CARRY_OUT."""
         assert self._begun is not None
         assert self._begun.request is not None
         return self._begun.request
 
     def carried_out(self, outcome: Outcome) -> AfterTurn:
-        """Reply to the request, and go on with what has arrived."""
-        return self._guarded(partial(self._carried_out, outcome))
+        """Reply to the request, and continue with what has arrived."""
+        return self._logging_bugs(partial(self._carried_out, outcome))
 
     def _carried_out(self, outcome: Outcome) -> AfterTurn:
         exchange, self._begun = self._begun, None
@@ -246,7 +252,7 @@ class Connection:
         return self._begin_buffered() if after is AfterTurn.KEEP and self._buffer else after
 
     def _send_at_once(self, reply: Reply) -> AfterTurn:
-        """TO_THREAD: some of it is left for a thread to send."""
+        """Send without blocking. TO_THREAD: a thread must send the rest."""
         data = render(reply, not self._dispatcher.stopping)
         sent = 0
         try:
@@ -269,19 +275,19 @@ class Connection:
             if self._unsent:
                 self._send(self._unsent)
                 self._unsent = b""
-            self._small = 0
+            self._small_verbs = 0
             while self._serve_one():
-                # A caller that waits once will wait again: a thread is not made anew for every wait.
-                if loop is not None and self._small >= _STEADY and loop.add(self):
+                # A caller that waits once usually waits again, so keep the thread: do not start one for every wait.
+                if loop is not None and self._small_verbs >= _SMALL_VERBS_IN_A_ROW and loop.add(self):
                     return
         except (OSError, Abandoned):
-            pass  # the caller left, or the listener stops
+            pass  # the caller disconnected, or the listener stops
         except Exception as exc:  # noqa: BLE001 - as in `turn`
             telemetry.warn("connection_failed", exc)
         self.end()
 
     def _serve_one(self) -> bool:
-        """Serve one request; False: the connection is over."""
+        """Serve one request. False: the connection is over."""
         head = self._read_head()
         if head is None:
             return False
@@ -294,31 +300,31 @@ class Connection:
             if not method:
                 raise InvalidArgument("that is not HTTP/1.1")
             size = self._body_size(headers)
-        except TenureError as exc:  # where the next request begins on this connection is not known any more
+        except TenureError as exc:  # the start of the next request on this connection is unknown
             self.sock.sendall(render(Dispatcher.refusal(exc, headers), keep=False))
             return False
         exchange = _ThreadExchange(self, method, target, headers, size)
         reply = run_now(answer(self._dispatcher, exchange))
         request = exchange.request
         plain = request is not None and request.waiting is None and request.operation.small
-        self._small = self._small + 1 if plain else 0
+        self._small_verbs = self._small_verbs + 1 if plain else 0
         keep = headers.get("connection", "").lower() != "close" and not self._dispatcher.stopping
         keep = keep and not exchange.unsent_body
         self._send(render(reply, keep))
         self.answered += 1
-        if keep and exchange.unread:  # refused before it was read: the next request is behind it
+        if keep and exchange.unread:  # the body of a refused request comes before the next request
             self.read_body(exchange.unread, keep=False)
         with self._lock:
             self._busy = False
             return keep and not self._dispatcher.stopping
 
     def _send(self, data: bytes) -> None:
-        self._allow(len(data))
+        self._start_deadline(len(data))
         self.sock.sendall(data)
-        self._late_at_ms = 0
+        self._deadline_ms = 0
 
     def _read_head(self) -> str | None:
-        """None: the caller has closed the connection between two requests."""
+        """Return the next head; None if the caller has closed the connection between two requests."""
         buffer, limit = self._buffer, self._dispatcher.limits.head_bytes
         while (end := buffer.find(b"\r\n\r\n")) < 0:
             if len(buffer) > limit:
@@ -332,7 +338,7 @@ class Connection:
         return head
 
     def _body_size(self, headers: Mapping[str, str]) -> int:
-        """Raises InvalidArgument, TooLarge."""
+        """Return the body's length. Raises InvalidArgument, TooLarge."""
         if "transfer-encoding" in headers:
             raise InvalidArgument("a request's body comes with a Content-Length here")
         length = headers.get("content-length", "0")
@@ -344,10 +350,10 @@ class Connection:
         return size
 
     def read_body(self, size: int, *, keep: bool = True) -> bytes:
-        """The next `size` bytes. `keep=False`: read and drop them, so that the next request is found."""
+        """Return the next `size` bytes. `keep=False`: read and drop them, to reach the next request."""
         buffer = self._buffer
         if len(buffer) < size:
-            self._allow(size)
+            self._start_deadline(size)
         while len(buffer) < size:
             if not keep:
                 size -= len(buffer)
@@ -359,20 +365,20 @@ class Connection:
             if not got:
                 raise CallerGone
             buffer += got
-        self._late_at_ms = 0
+        self._deadline_ms = 0
         body = bytes(buffer[:size])
         del buffer[:size]
         return body
 
     def wait(self, request: DecodedRequest) -> object:
-        """The answer to a request that waits. Raises CallerGone as soon as the caller has left."""
+        """Wait for the answer to a request. Raises CallerGone as soon as the caller disconnects."""
         if self._pipe is None:
             self._pipe = os.pipe()
             os.set_blocking(self._pipe[1], False)
         reading, writing = self._pipe
 
         def notify() -> None:
-            # Under the lock: a late call must not write to a handle that was closed, and may be another's by now.
+            # Under the lock: a late call must not write to a closed file descriptor, which may be in use again.
             with self._lock:
                 if self._pipe is not None:
                     with contextlib.suppress(BlockingIOError):
@@ -387,14 +393,15 @@ class Connection:
                 found = wait.look()
                 if found is not None:
                     if caller_left(self.sock):
-                        wait.give_back(found)
+                        wait.release(found)
                         raise CallerGone
                     return found
                 for handle, _ in poll.poll():
                     if handle == reading:
                         os.read(reading, 4096)
                     else:
-                        raise CallerGone  # a caller sends nothing before it has its answer: it has closed its end
+                        # callers send nothing before they have their answer, so this is the end of the connection
+                        raise CallerGone
         finally:
             wait.close()
 
@@ -406,7 +413,7 @@ class _ThreadExchange(Exchange):
         path, _, query = target.partition("?")
         super().__init__(method, path, dict(parse_qsl(query, keep_blank_values=True)) if query else {}, headers)
         self._connection = connection
-        #: Bytes of the body that are not read yet.
+        #: Bytes of the body not read yet.
         self.unread = size
 
     async def identify(self) -> Identity:
@@ -424,7 +431,7 @@ class _ThreadExchange(Exchange):
 
     @property
     def unsent_body(self) -> bool:
-        """Whether the caller holds its body back, and nobody knows if it is still to come."""
+        """Whether the caller still waits for `100 Continue`: then nobody knows if its body will follow."""
         return bool(self.unread) and self._expects_100
 
     @property
@@ -438,7 +445,7 @@ class _ThreadExchange(Exchange):
 
 
 def caller_left(sock: socket.socket) -> bool:
-    """Whether the caller has closed its end by now."""
+    """Whether the caller has closed its end."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))

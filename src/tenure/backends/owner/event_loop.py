@@ -1,17 +1,17 @@
-"""One thread that answers small verbs on all of a listener's connections.
+"""One thread that answers small verbs on all connections of a listener.
 
-A thread a connection is simple, and right where a verb waits for jobs. Where verbs do not wait, four busy threads mostly
-take the interpreter and the caches from each other. So this thread reads what has arrived and carries out requests that
-are small, whole and do not wait. It leaves the rest to a thread of the connection's own (`Connection.serve`), which
-gives the connection back afterwards.
+A thread for each connection is right for verbs that wait for jobs. For verbs that do not wait, several busy threads
+mostly compete for the interpreter lock and the caches. So this thread reads what has arrived and carries out requests
+that are small, complete and do not wait. Other requests go to the connection's own thread (`Connection.serve`), which
+returns the connection afterwards.
 
-What is ready on all sockets is carried out together (`Dispatcher.run_each`), and where commits have to reach the disk,
-the replies wait for one sync:
+Requests ready on all sockets are carried out together (`Dispatcher.run_each`), and where commits must reach the disk,
+their replies wait for one sync:
 
     ready connections ─▶ read a request of each ─▶ carry them out: single plain jobs for one queue in one transaction
                       ─▶ more ready? those, too ─▶ one sync ─▶ send the replies
 
-Each caller is answered as if it had been alone, with an outcome of its own.
+Each caller gets its own outcome, as if it had been alone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tenure.protocol.dispatcher import DecodedRequest, Outcome
 
 
 class AfterTurn(enum.Enum):
-    """What becomes of a connection after its turn."""
+    """The next step for a connection after its turn."""
 
     KEEP = 1
     TO_THREAD = 2
     CLOSE = 3
-    #: Its reply waits for a sync: `answer_held` sends it. It has no turn before.
+    #: Its reply waits for a sync: `answer_held` sends it. It gets no turn before that.
     HOLD = 4
-    #: It has a request that is to be carried out: `carried_out` replies.
+    #: It has a request to carry out: `carried_out` replies.
     CARRY_OUT = 5
 
 
@@ -47,25 +47,25 @@ class Connection(Protocol):
 
     @property
     def request(self) -> DecodedRequest:
-        """What is to be carried out, after CARRY_OUT."""
+        """The request to carry out, after CARRY_OUT."""
 
     def turn(self) -> AfterTurn:
-        """Read what has arrived, as far as that takes neither a wait nor long. Never blocks."""
+        """Read what has arrived, as far as that needs neither a wait nor much time. Never blocks."""
 
     def carried_out(self, outcome: Outcome) -> AfterTurn:
         """Reply to the request. Never blocks."""
 
     def answer_held(self) -> AfterTurn:
-        """Wait until the commit of the request that it holds is durable, and send the reply."""
+        """Wait until the held request's commit is durable, and send the reply."""
 
     def serve(self) -> None:
-        """In a thread of its own: answer what `turn` left, then give the connection back to the loop."""
+        """Answer what `turn` left, in a thread of its own; then return the connection to the loop."""
 
     def end(self) -> None:
         """Close it."""
 
 
-#: While replies wait for a sync, so often the loop looks for further requests that may share it.
+#: How often the loop looks for further requests to share a pending sync.
 _LOOKS = 4
 
 
@@ -89,7 +89,7 @@ class EventLoop:
         self._thread.start()
 
     def add(self, connection: Connection) -> bool:
-        """From any thread. False: the loop has ended."""
+        """Add a connection, from any thread. False: the loop has ended."""
         with self._lock:
             if self._stopping:
                 return False
@@ -99,7 +99,7 @@ class EventLoop:
         return True
 
     def stop(self) -> None:
-        """Call it once every connection is gone."""
+        """End the loop. Requires: every connection is gone."""
         with self._lock:
             self._stopping = True
             if self._handles:
@@ -107,7 +107,7 @@ class EventLoop:
         self._thread.join(5)
 
     def disown(self) -> None:
-        """In a forked child, which does not have the loop's thread."""
+        """Forget the loop's thread, which does not exist in a forked child."""
         self._lock = threading.Lock()
         self._stopping = True
         self._close()
@@ -131,7 +131,7 @@ class EventLoop:
             connection.end()
 
     def _turn_ready(self, timeout: int | None) -> bool:
-        """Give each connection that is ready its turn. False: none was."""
+        """Give each ready connection its turn. False: none was ready."""
         more = False
         for key, _ in self._selector.select(timeout):
             if key.data is None:
@@ -141,7 +141,7 @@ class EventLoop:
                 more = True
                 self._after_turn(key.data, key.data.turn())
         while self._added:
-            # What arrived together with its last request may be in its buffer already: no event tells of it again.
+            # Requests that arrived with the last one may be in its buffer already, and cause no further event.
             connection = self._added.popleft()
             self._selector.register(connection.sock, selectors.EVENT_READ, connection)
             self._after_turn(connection, connection.turn())
@@ -154,7 +154,7 @@ class EventLoop:
             return
         try:
             outcomes = self._run_each([connection.request for connection in begun])
-        except Exception as exc:  # noqa: BLE001 - a bug of ours ends these connections, not the loop
+        except Exception as exc:  # noqa: BLE001 - a bug ends these connections, not the loop
             telemetry.warn("requests_failed", exc)
             for connection in begun:
                 self._after_turn(connection, AfterTurn.CLOSE)
@@ -163,7 +163,7 @@ class EventLoop:
             self._after_turn(connection, connection.carried_out(outcome))
 
     def _answer_held(self) -> None:
-        """Send the replies that wait: the sync that the first waits for serves all of them."""
+        """Send the held replies: the sync that the first waits for covers all of them."""
         held, self._held = self._held, {}
         for connection in held:
             self._after_turn(connection, connection.answer_held())
@@ -181,7 +181,9 @@ class EventLoop:
                 threading.Thread(target=connection.serve, name="tenure-connection", daemon=True).start()
 
     def _close(self) -> None:
-        """Once: a second time its handles may be another's, as in a child that was forked after it was stopped."""
+        """Close the file descriptors, once: later the numbers may belong to others, as in a child forked after the
+        stop.
+        """
         handles, self._handles = self._handles, ()
         if handles:
             self._selector.close()

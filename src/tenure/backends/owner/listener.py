@@ -1,14 +1,13 @@
-"""A small HTTP/1.1 server for the operations, inside any process, with nothing to install.
+"""A small HTTP/1.1 server for the operations, inside any process, without further dependencies.
 
-It is how a store's owner lets other processes in (the owner's socket), and speaks the same protocol as `tenure serve`.
-One thread answers the small verbs of all connections, where they wait for nothing but a sync (`event_loop`). Otherwise a
-connection has a thread, which runs the verb itself; while it waits it watches its socket too, so that it notices at once
-when the caller leaves.
+A store's owner serves other processes with it (the owner's socket); it speaks the same protocol as `tenure serve`. One
+thread answers the small verbs of all connections, if these wait for nothing but a sync (`event_loop`). Otherwise a
+connection has its own thread, which runs the verb; while it waits it also watches its socket, so that it notices at
+once when the caller disconnects.
 
-The accepting thread also looks after the connections: one that has never asked for anything, or stands still in a
-request or an answer, is closed after IDLE_SECONDS. There are no more of them than `connection_limit` allows: at the
-limit, the one that has been quiet longest goes. A caller that has asked before may keep its connection as long as it
-likes otherwise.
+The accepting thread also supervises the connections: it closes one that has never sent a request, or that is stuck in a
+request or an answer, after IDLE_SECONDS. `connection_limit` bounds their number: at the limit, the one that has been
+idle longest is closed. Otherwise a caller that has sent a request may keep its connection.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from tenure.protocol.identity import LOCAL, Identity
 Identify = Callable[[Mapping[str, str]], Identity]
 
 
-#: Seconds in which a connection must send its first request, and may stand still in a request or an answer.
+#: Seconds for a connection to send its first request, and the longest pause within a request or an answer.
 IDLE_SECONDS = 30.0
-#: Between two lines of log about refused connections.
-_QUIET_MS = 10_000
+#: Milliseconds between two log lines about refused connections.
+_LOG_AGAIN_MS = 10_000
 _clock = SystemClock()
 #: Process, user and group at the other end of a Unix socket.
 _PEER = Struct("3i")
@@ -45,7 +44,8 @@ _PEER = Struct("3i")
 def may_connect(sock: socket.socket) -> bool:
     """Whether the process at the other end of a Unix socket runs as this process's user, or as root.
 
-    The socket's file mode says the same, but not on every file system, nor for a handle that was passed on.
+    The socket's file mode should ensure it, but not every file system enforces that, and a file descriptor may be
+    passed on.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return True
@@ -61,7 +61,7 @@ def _trusting(headers: Mapping[str, str]) -> Identity:
 
 
 class Listener:
-    """Answers on a listening socket, which it takes over, until stopped."""
+    """Answers requests on a listening socket, which it takes over, until stopped."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class Listener:
         idle_seconds: float = IDLE_SECONDS,
         connections: int = 0,
     ) -> None:
-        """`connections`: how many at once; 0, and at most: a quarter of what the process has handles for."""
+        """`connections`: how many at once; 0, and the upper bound: a quarter of the process's file descriptors."""
         self.dispatcher = dispatcher
         self._idle_ms = round(idle_seconds * 1000)
         self._limit = connection_limit(connections, share=0.25)
-        self._looked_ms = _clock.steady_ms()
-        self._refused = self._refused_told = 0
-        self._told_ms: int | None = None
+        self._checked_ms = _clock.steady_ms()
+        self._refused = self._refusals_logged = 0
+        self._logged_ms: int | None = None
         self.identify = identify
         self._listening = listening
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class Listener:
         with contextlib.suppress(OSError):  # stopped before it began
             self._listening.settimeout(self._idle_ms / 4000)
         while True:
-            self._look_after_connections()
+            self._close_stuck_connections()
             try:
                 accepted, _ = self._listening.accept()
             except TimeoutError:
@@ -104,12 +104,12 @@ class Listener:
                 if self.dispatcher.stopping or self._listening.fileno() < 0:
                     return
                 self._count_refusal(exc.strerror or str(exc))
-                threading.Event().wait(0.05)  # out of handles, until a connection ends
+                threading.Event().wait(0.05)  # no file descriptors are left until a connection ends
                 continue
             if self.dispatcher.stopping:
                 accepted.close()
                 return
-            if len(self._connections) >= self._limit and not self._close_quiet():
+            if len(self._connections) >= self._limit and not self._close_idlest():
                 self._count_refusal("all connections are in use")
                 accepted.close()
                 continue
@@ -126,34 +126,34 @@ class Listener:
             elif not self.loop.add(connection):
                 connection.end()
 
-    def _look_after_connections(self) -> None:
-        """Every quarter of the idle time: end connections that get nowhere."""
+    def _close_stuck_connections(self) -> None:
+        """Close connections that make no progress, every quarter of the idle time."""
         now = _clock.steady_ms()
-        if now - self._looked_ms < self._idle_ms / 4:
+        if now - self._checked_ms < self._idle_ms / 4:
             return
-        self._looked_ms = now
+        self._checked_ms = now
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
             if connection.overdue(now, self._idle_ms):
-                connection.cut_off()
+                connection.force_close()
 
-    def _close_quiet(self) -> bool:
-        """Close the connection that has been quiet longest; False: all are busy."""
+    def _close_idlest(self) -> bool:
+        """Close the connection that has been idle longest. False: all are busy."""
         with self._lock:
-            quiet = [one for one in self._connections if not one.busy]
-            if not quiet:
+            idle = [one for one in self._connections if not one.busy]
+            if not idle:
                 return False
-            chosen = min(quiet, key=lambda one: (one.answered > 0, one.quiet_since_ms))
+            chosen = min(idle, key=lambda one: (one.answered > 0, one.idle_since_ms))
             self._connections.pop(chosen, None)
-        chosen.cut_off()
+        chosen.force_close()
         return True
 
     def _count_refusal(self, reason: str) -> None:
         self._refused += 1
         now = _clock.steady_ms()
-        if self._told_ms is None or now - self._told_ms >= _QUIET_MS:
-            count, self._refused_told, self._told_ms = self._refused - self._refused_told, self._refused, now
+        if self._logged_ms is None or now - self._logged_ms >= _LOG_AGAIN_MS:
+            count, self._refusals_logged, self._logged_ms = self._refused - self._refusals_logged, self._refused, now
             telemetry.warn("connections_refused", count=count, limit=self._limit, reason=reason)
 
     def forget(self, connection: Connection) -> None:
@@ -161,7 +161,7 @@ class Listener:
             self._connections.pop(connection, None)
 
     def stop(self, timeout: float = 5.0) -> bool:
-        """Accept no more, end all waits, let requests under way finish. False: it was stopped before, or forked."""
+        """Accept no more, end all waits, let current requests finish. False: already stopped, or forked."""
         if os.getpid() != self.owner or self.dispatcher.stopping:
             return False
         self.dispatcher.stop()
@@ -185,7 +185,7 @@ class Listener:
         return True
 
     def renew_after_fork(self) -> None:
-        """A copy of the socket kept open in the child would accept connections that nobody answers."""
+        """Close the child's copy of the socket, which would accept connections that nobody answers."""
         self._lock = threading.Lock()
         self._listening.close()
         for connection in list(self._connections):

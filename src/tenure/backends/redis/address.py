@@ -1,11 +1,11 @@
-"""What a URL says: which server or servers, over what, as whom, and under which prefix.
+"""Parse a store's URL: servers, transport, login, database and options.
 
     redis://[user:password@]host[:port][/db]            one server         rediss:// the same over TLS
     redis+unix:///path/to/socket                        one server on this machine
     redis+cluster://host[:port][,host[:port]…]          a cluster          rediss+cluster:// over TLS
     redis+sentinel://host[:port][,…]/service[/db]       the primary that Sentinel names
 
-`valkey` stands wherever `redis` does. Options follow a `?`: those of `storage.redis`, by their names.
+`valkey` may replace `redis`. Options follow a `?`: those of `storage.redis`, by their names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCHEME = re.compile(r"(redis|valkey)(s?)(?:\+(unix|cluster|sentinel))?\Z")
 _PORTS = {"server": 6379, "cluster": 6379, "sentinel": 26379}
 Kind = Literal["server", "unix", "cluster", "sentinel"]
 _QUOTED = "write '@' in a password as %40, '/' as %2F, '?' as %3F, '#' as %23, '[' as %5B and '%' as %25"
-#: What may follow the `?`, by the settings' names.
+#: The options allowed after the `?`, named as the settings.
 OPTIONS = (
     "prefix", "partitions", "wait_replicas", "wait_aof", "ca_file", "cert_file", "key_file", "timeout", "patience",
     "bloom_keys", "bloom_ghosts", "bloom_cleanup", "bloom_capacity", "bloom_keys_capacity", "bloom_ghosts_capacity",
@@ -39,16 +39,16 @@ class Address(NamedTuple):
     tls: bool = False
     service: str = ""
     options: dict[str, str] = {}  # noqa: RUF012 - never changed
-    #: As given, without the password: for people, logs and metrics.
+    #: The URL without the password, for people, logs and metrics.
     shown: str = ""
 
 
 def parse(url: str) -> Address:
-    """Read a URL. Raises OpenError, which never shows the password, for one that cannot be read."""
+    """Parse a URL. Raises OpenError, which never shows the password, if it is malformed."""
     shown = without_password(url)
     try:
         parts = urlsplit(url)
-    except ValueError:  # its message may quote the login
+    except ValueError:  # its message may quote the password
         raise OpenError(f"{shown!r} cannot be read: {_QUOTED}") from None
     match = _SCHEME.match(parts.scheme)
     if match is None:
@@ -56,7 +56,7 @@ def parse(url: str) -> Address:
     kind: Kind = match[3] or "server"  # type: ignore[assignment]
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = [name for name in options if name not in OPTIONS]
-    # A login that holds '/', '?' or '#' ends early for a URL's reader: what follows may be the rest of the password.
+    # A '/', '?' or '#' in a login ends it early for the parser: what follows may be the rest of the password.
     may_have_login = kind != "unix" or parts.netloc
     outside = [parts.path, parts.fragment, *unknown]
     outside += [value for name, value in options.items() if not name.endswith("_file")]

@@ -11,7 +11,7 @@ from tenure.backends.redis import queries
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.filters import RotatingFilter
 from tenure.backends.redis.produce import FIRST_RULES, created_text
-from tenure.backends.redis.queries import surely_gone
+from tenure.backends.redis.queries import missing_jobs
 from tenure.backends.redis.records import (
     DISCARD,
     HAS_KEY,
@@ -42,7 +42,7 @@ _DEFAULT = encode_msgpack(Policy())
 
 
 def replay(core: Core, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
-    """Dead jobs back to waiting: same id, the token goes on, attempts start again."""
+    """Make dead jobs waiting again: same id, a higher token, attempts reset."""
     queue = core.shards.find(name)
     done: list[str] = []
     skipped: list[str] = []
@@ -76,7 +76,7 @@ _Chosen = tuple[Shard | None, list[bytes], list[bytes]]
 
 
 def _plan(core: Core, queue: RegisteredQueue | None, request: ReplayRequest) -> tuple[int, Iterable[_Chosen]]:
-    """When the first of them is visible, and which they are: decided once, where a request is remembered."""
+    """Return the time at which the first becomes ready, and the jobs: decided once if the request is remembered."""
     if not isinstance(core, RememberingCore):
         start = core.now_ms()
         return start + request.delay_ms, _chosen(core, queue, request, start)
@@ -102,16 +102,16 @@ _decode_plan = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, list[bytes], l
 def _chosen(
     core: Core, queue: RegisteredQueue | None, request: ReplayRequest, now_ms: int, *, keep: bool = False
 ) -> Iterator[_Chosen]:
-    """Chunks of (dead jobs of a shard that fit the request, ids asked for that are not dead).
+    """Yield chunks: a shard, its dead jobs that match the request, and requested ids that are not dead.
 
-    `keep`: those given out stay dead while more are looked for, as with a dry run.
+    `keep`: the jobs stay dead while later chunks are read, as in a dry run.
     """
     if queue is None:
         if request.ids:
             yield None, [], list(request.ids)
         return
     if request.ids is not None:
-        # In the order asked for: runs of jobs of one shard.
+        # In the order of the request: runs of jobs of one shard.
         run: list[bytes] = []
         for job in dict.fromkeys(request.ids):
             if run and (len(run) == CHUNK or queue.shard_of(job) != queue.shard_of(run[0])):
@@ -122,7 +122,8 @@ def _chosen(
             yield _part(core, queue.shard_of(run[0]), run, request)
         return
     low = request.since_ms or 0
-    high = min(2**53 if request.before_ms is None else request.before_ms - 1, now_ms)  # what dies meanwhile stays dead
+    # jobs that die from now on stay dead
+    high = min(2**53 if request.before_ms is None else request.before_ms - 1, now_ms)
     for shard in queue.shards:
         passed = 0
         while True:
@@ -182,7 +183,7 @@ def _replay_chunk(
 
 
 def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]) -> list[bytes]:
-    """Remove those of these jobs that are still in that state, with that token; one step a shard."""
+    """Remove those jobs that are still in that state with that token, in one step for each shard."""
     queue = core.shards.find(name)
     if queue is None:
         return []
@@ -191,25 +192,25 @@ def discard(core: Core, name: QueueName, state: str, tokens: Mapping[bytes, int]
     for job in tokens:
         parts.setdefault(queue.shard_of(job), []).append(job)
     removed = []
-    # A request that is remembered by its id must take every step again.
-    seen = None if isinstance(core, RememberingCore) else core.filters.cleanup
+    # A request that is remembered by its id must repeat every step.
+    removed_filter = None if isinstance(core, RememberingCore) else core.filters.cleanup
     for shard, jobs in parts.items():
-        if seen is not None:
-            jobs = _without_gone(core, shard, jobs, seen)
+        if removed_filter is not None:
+            jobs = _existing_jobs(core, shard, jobs, removed_filter)
         if jobs:
             rows = b"".join([DISCARD.pack(job, tokens[job]) for job in jobs])
             ids = core.call_once(shard.base, "discard", wanted, rows)[0]
             removed += [ids[at : at + 16] for at in range(0, len(ids), 16)]
-    if seen is not None:
-        for job in tokens:  # those the step did not remove are gone already, or cost one read more next time
-            seen.add(job)
+    if removed_filter is not None:
+        for job in tokens:  # jobs that this step did not remove are gone already, or cost one more read next time
+            removed_filter.add(job)
     return removed
 
 
-def _without_gone(core: Core, shard: Shard, jobs: list[bytes], seen: RotatingFilter) -> list[bytes]:
-    """The jobs without those that are gone. One read, for the jobs that the filter names, instead of a step."""
-    named = [job for job in jobs if job in seen]
-    gone = surely_gone(core, shard, named) if named else set()
+def _existing_jobs(core: Core, shard: Shard, jobs: list[bytes], removed_filter: RotatingFilter) -> list[bytes]:
+    """Return the jobs that exist: one read for those that the filter names, instead of a step."""
+    named = [job for job in jobs if job in removed_filter]
+    gone = missing_jobs(core, shard, named) if named else set()
     return [job for job in jobs if job not in gone] if gone else jobs
 
 
@@ -223,7 +224,7 @@ def purge(core: Core, name: QueueName, state: str, progress: Progress | None = N
     queue = core.shards.find(name)
     if queue is None:
         return 0
-    # The last of several partitions is reached later, and may have new jobs by then: all go by one beginning.
+    # Later partitions may gain jobs meanwhile, so all use the time at which the purge began.
     began = -1 if len(queue.shards) == 1 else int(core.decide_once(lambda: b"%d" % core.now_ms()))
     removed = 0
     for shard in queue.shards:
@@ -275,7 +276,7 @@ _SWEPT = (
 
 
 def sweep(core: Core) -> Swept:
-    """One bounded pass over each shard."""
+    """Make one bounded pass over each shard."""
     totals = dict.fromkeys(_SWEPT, 0)
     more = False
     for shard in core.shards.shards():
@@ -291,7 +292,7 @@ def sweep(core: Core) -> Swept:
 
 
 def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
-    """Give queues their policies; each shard of each in one step of its own."""
+    """Set the policies of queues, each shard in a step of its own."""
     for name, policy in policies.items():
         queue = core.shards.find_or_register(name)
         for shard in queue.shards:
@@ -302,13 +303,13 @@ def configure(core: Core, policies: Mapping[QueueName, Policy]) -> None:
 
 
 def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
-    """Each shard in a step of its own, once all of them are empty."""
+    """Delete each shard in a step of its own, once all of them are empty."""
     queue = core.shards.find(name)
     there = queue is not None and queries.queue_info(core, queue) is not None
-    # Asked again after it was done, the request is answered as the first time.
+    # A repeated request gets the first answer.
     if queue is None or core.decide_once(lambda: b"1" if there else b"0") == b"0":
         return False
-    _refuse_held(core, queue, force)
+    _refuse_not_empty(core, queue, force)
     for state in ("done", "blocked", "ready", "scheduled", "dead") if force else ("done",):
         purge(core, name, state)
     for shard in queue.shards:
@@ -318,7 +319,7 @@ def delete_queue(core: Core, name: QueueName, force: bool) -> bool:
     return True
 
 
-def _refuse_held(core: Core, queue: RegisteredQueue, force: bool) -> None:
+def _refuse_not_empty(core: Core, queue: RegisteredQueue, force: bool) -> None:
     info = queries.queue_info(core, queue)
     counts = None if info is None else info.counts
     if counts is None:
@@ -329,10 +330,13 @@ def _refuse_held(core: Core, queue: RegisteredQueue, force: bool) -> None:
 
 
 def replace_queues(core: Core, tenant: str, policies: Mapping[str, Policy]) -> None:
-    """Queue by queue: no step can change queues in different slots together. Refuses before it changes anything."""
+    """Replace the tenant's queues one by one: no step can change queues in different slots.
+
+    Refuses before it changes anything.
+    """
     others = [queue for queue in core.shards.queues(tenant) if queue.name.queue not in policies]
     for queue in others:
-        _refuse_held(core, queue, force=False)
+        _refuse_not_empty(core, queue, force=False)
     for queue in others:
         delete_queue(core, queue.name, force=False)
     configure(core, {QueueName(tenant, queue): policy for queue, policy in policies.items()})

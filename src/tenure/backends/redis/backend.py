@@ -1,4 +1,4 @@
-"""`contract.Backend` on Redis or Valkey: every method is one call into the verbs beside this file."""
+"""`contract.Backend` on Redis or Valkey: every method is one call into the verb modules of this package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import list_groups
 from tenure.backends.redis.watch_source import RedisWatchSource
-from tenure.backends.remembered import RememberedVerbs
+from tenure.backends.remembered_verbs import RememberedVerbs
 from tenure.contract.backend import (
     Children,
     Events,
@@ -51,15 +51,15 @@ class RedisBackend(NetworkServing):
         self._watches = WatchThread(RedisWatchSource(core))
 
     def once(self, request: bytes) -> RedisBackend:
-        return _Once(self, request)
+        return RedisRequestView(self, request)
 
     @property
     def filter_bytes(self) -> int:
-        """What this process keeps in Bloom filters."""
+        """Bytes of this process's Bloom filters."""
         return self._core.filters.memory_bytes
 
-    def on_retry(self, told: Callable[[str], None]) -> None:
-        self._core.commands.on_retry = told
+    def on_retry(self, notify: Callable[[str], None]) -> None:
+        self._core.commands.on_retry = notify
 
     def now_ms(self) -> int:
         return self._core.now_ms()
@@ -112,11 +112,11 @@ class RedisBackend(NetworkServing):
     def claim_any(
         self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
     ) -> Leased | None:
-        # Queues are in different slots: no step can see whose turn it is.
+        # Queues are in different slots: no single step can see whose turn it is.
         raise InvalidArgument("a Redis store does not claim from any queue: name the queues, with store.claim([...])")
 
-    def watch(self, topics: Sequence[Topic], wait_ms: int, told: Callable[[], None]) -> Watch:
-        return self._watches.watch(topics, wait_ms, told)
+    def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
+        return self._watches.watch(topics, wait_ms, notify)
 
     def settle(self, name: QueueName, items: Sequence[Settle]) -> list[TenureError | None]:
         return consume.settle(self._core, name, items)
@@ -204,7 +204,7 @@ class RedisBackend(NetworkServing):
         return schedules.change_schedule(self._core, tenant, name, change)
 
     def set_quota(self, tenant: str, quota: Quota) -> None:
-        # A tenant's queues are in different slots: nothing that is one step can count them all.
+        # A tenant's queues are in different slots: no single step can count them all.
         raise InvalidArgument(
             "a Redis store holds no quotas: give each queue's policy a max_waiting, or use another store"
         )
@@ -273,12 +273,12 @@ class RedisBackend(NetworkServing):
         self._core.commands.close()
 
 
-class _Once(RememberedVerbs, RedisBackend):
-    """The same store, for one request."""
+class RedisRequestView(RememberedVerbs, RedisBackend):
+    """A view of the same store for one request (`Backend.once`)."""
 
     _plain = RedisBackend
     _remembering = RememberingCore
 
 
 def _no_snapshots() -> InvalidArgument:
-    return InvalidArgument("this store has no moment of its whole to keep: copy it with tenure migrate, and read that")
+    return InvalidArgument("a Redis store has no snapshots: copy it with tenure migrate, and read the copy")

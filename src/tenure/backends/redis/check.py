@@ -1,7 +1,7 @@
-"""`check`: the invariants of every shard. Each page is looked at in one step on the server, so what it finds is so.
+"""`check`: the invariants of every shard. One server step examines each page, so that its findings are consistent.
 
-What needs more than one page (the journal against the tables) is judged only if nothing was written meanwhile, or of
-jobs whose last event was read.
+A rule that needs more than one page (the journal against the tables) applies only if nothing was written meanwhile, or
+to jobs whose last event was read.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tenure.model.ids import NO_ID, created_ms
 from tenure.model.job import PRIORITIES
 from tenure.model.report import Finding, Report
 
-#: More than this is cut off.
-MOST = 1000
+#: The most findings reported.
+MAX_FINDINGS = 1000
 _INDEXES = (*(f"t{tier}" for tier in range(2 * PRIORITIES)), "done", "dead", "blocked", "ttl", "retention")
 _LINKS = ("waits", "parents", "children", "steps")
 _NUMBERS = (
@@ -67,18 +67,18 @@ _GROUPS = {
 
 class _Found(NamedTuple):
     finding: Finding
-    #: What the verb `repair` is to do: (what, id, argument); None: nothing can be done.
+    #: The repair step: (action, id, argument); None if nothing can be repaired.
     repair: tuple[str, bytes, bytes] | None
 
 
 class _Survey:
-    """What one shard's check has gathered."""
+    """What the check of one shard has gathered."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.found: list[_Found] = []
         self.states: dict[bytes, State] = {}
-        #: How many jobs of each group are leased.
+        #: Leased jobs by group.
         self.leased: Counter[str] = Counter()
         self.damaged: set[bytes] = set()
         self.last: dict[bytes, tuple[int, StoredEvent, int]] = {}
@@ -131,20 +131,20 @@ def check(core: Core, repair: bool, progress: Progress | None = None) -> Report:
         if progress is not None:
             progress(done, len(shards))
     return Report(
-        findings=findings[:MOST],
+        findings=findings[:MAX_FINDINGS],
         jobs=jobs,
         events=events,
         leases=leases,
         queues=len(there),
-        truncated=len(findings) > MOST,
+        truncated=len(findings) > MAX_FINDINGS,
     )
 
 
-# ── finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── findings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _find_problems(core: Core, survey: _Survey, repair: bool) -> bool:
-    """Gather what is wrong with a shard; False if it is only a name."""
+    """Gather the problems of a shard. False: the queue has a name and nothing else."""
     try:
         before = _numbers(core, survey.shard)
     except Corrupt as exc:
@@ -226,19 +226,19 @@ def _jobs(core: Core, survey: _Survey) -> None:
 
 
 def _of_damaged_state(survey: _Survey, job: bytes, body: bytes) -> tuple[str, bytes, bytes]:
-    """Its last event tells what the state was; a job without one, or without its payload, cannot be kept."""
-    told = survey.last.get(job)
+    """Rebuild the state from the job's last event; without one, or without a payload, remove the job."""
+    last = survey.last.get(job)
     try:
         stored = decode_body(body, job)
     except Corrupt:
         return ("remove", job, b"")
-    if told is None or told[1].state == lifecycle.State.GONE:
+    if last is None or last[1].state == lifecycle.State.GONE:
         return ("remove", job, b"")
-    ref, event, time_ms = told
+    ref, event, time_ms = last
     ended = event.state in lifecycle.TERMINAL
-    kept = ended or event.state == lifecycle.State.BLOCKED
+    keep = ended or event.state == lifecycle.State.BLOCKED
     state = State(
-        1, event.state if kept else int(lifecycle.State.WAITING), event.priority, event.reason,
+        1, event.state if keep else int(lifecycle.State.WAITING), event.priority, event.reason,
         (HAS_KEY if stored.key else 0) | (HAS_GROUP if stored.group else 0), event.attempt, event.max_attempts, 0, event.token, created_ms(job), time_ms,
         time_ms if ended else 0, 0, ref, NO_ID,
     )  # fmt: skip
@@ -268,7 +268,7 @@ def _leases(core: Core, survey: _Survey, numbers: dict[str, int]) -> None:
 
 
 def _groups(core: Core, survey: _Survey) -> dict[str, int]:
-    """Check the rows of groups; returns how many jobs each says are leased."""
+    """Check the rows of groups. Return how many leased jobs each claims to have."""
     counted: dict[str, int] = {}
     for page in _pages(core, survey.shard, "check_groups"):
         for raw, leased, wrong in zip(*[iter(page)] * 3, strict=True):
@@ -279,7 +279,7 @@ def _groups(core: Core, survey: _Survey) -> dict[str, int]:
                 survey.add(rule, f"group {name}: {detail}", None, ("groups", NO_ID, b""))
     for page in _pages(core, survey.shard, "check_group_names"):
         for raw in page:
-            detail = f"group {raw.decode('utf-8', 'replace')}: nothing is kept of it but its name"
+            detail = f"group {raw.decode('utf-8', 'replace')}: only its name is stored"
             survey.add("orphan", detail, None, ("groups", NO_ID, b""))
     return counted
 
@@ -287,7 +287,9 @@ def _groups(core: Core, survey: _Survey) -> dict[str, int]:
 def _counts_of_groups(survey: _Survey, counted: dict[str, int]) -> None:
     for name in counted.keys() | survey.leased.keys():
         if counted.get(name, 0) != survey.leased[name]:
-            detail = f"group {name}: {counted.get(name, 0)} are counted as leased, and {survey.leased[name]} are"
+            detail = (
+                f"group {name}: {counted.get(name, 0)} jobs are counted as leased, and {survey.leased[name]} are leased"
+            )
             survey.add("group", detail, None, ("groups", NO_ID, b""))
 
 
@@ -295,7 +297,7 @@ _KINDS = {"dedup": "an idempotency key", "claims": "a claim's id"}
 
 
 def _remembered(core: Core, survey: _Survey) -> None:
-    """Check notes, remembered keys and claims, and the rate's bucket."""
+    """Check notes, remembered keys and claims, and the token bucket of the rate."""
     shard = survey.shard
     for page in _pages(core, shard, "check_notes"):
         for note in page:
@@ -313,7 +315,7 @@ def _remembered(core: Core, survey: _Survey) -> None:
             for digest in page:
                 survey.add("orphan", f"{what} is due, and not held", None, ("forget", digest, name.encode()))
     if core.commands.call(shard.base, "check_bucket")[0]:
-        survey.add("damaged", "what is kept of its rate cannot be read", None, ("bucket", NO_ID, b""))
+        survey.add("damaged", "the state of its rate cannot be read", None, ("bucket", NO_ID, b""))
 
 
 def _counters(survey: _Survey, numbers: dict[str, int]) -> None:
@@ -327,41 +329,41 @@ def _counters(survey: _Survey, numbers: dict[str, int]) -> None:
 
 
 def _replayed(survey: _Survey, before: dict[str, int], after: dict[str, int]) -> None:
-    """The journal, replayed, gives the same states as the tables."""
+    """Compare the states that the journal gives with those of the tables."""
     whole = before["first"] <= 1
     still = before["commit"] == after["commit"]
     for job, state in survey.states.items():
-        told = survey.last.get(job)
+        last = survey.last.get(job)
         if job in survey.damaged:
             continue
-        if told is None:
+        if last is None:
             if whole and still:
-                survey.add("journal", "no event tells of it", job, ("index", job, b""))
-        elif state.last_event == told[0] and told[1].state != state.state:
-            survey.add("journal", f"its last event says {told[1].state}, and its state {state.state}", job)
-        elif still and state.last_event != told[0]:
+                survey.add("journal", "it has no event", job, ("index", job, b""))
+        elif state.last_event == last[0] and last[1].state != state.state:
+            survey.add("journal", f"its last event says {last[1].state}, and its state {state.state}", job)
+        elif still and state.last_event != last[0]:
             survey.add("journal", "its state names another event as its last", job)
     if still:
         for job, (_, event, _) in survey.last.items():
             if event.state != lifecycle.State.GONE and job not in survey.states and job not in survey.damaged:
-                survey.add("journal", "its last event says that it is there, and it is not", job, ("remove", job, b""))
+                survey.add("journal", "its last event says that it exists, and it does not", job, ("remove", job, b""))
 
 
-# ── repairing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── repairs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DONE = {
-    "counters_row": "made anew from what it counts",
+    "counters_row": "recounted",
     "orphan": "the row was removed",
     "remove": "the job was removed, with an event",
-    "index": "its rows were written anew from its state",
-    "rebuild": "its state was made anew from its last event",
-    "leases": "leases were counted anew",
-    "groups": "groups were counted anew",
-    "counters": "counted anew",
+    "index": "its rows were rewritten from its state",
+    "rebuild": "its state was rebuilt from its last event",
+    "leases": "leases were recounted",
+    "groups": "groups were recounted",
+    "counters": "recounted",
     "note": "the note was removed",
     "forget": "it was forgotten",
-    "due": "it is looked at by the next sweep",
-    "bucket": "it begins anew, full",
+    "due": "the next sweep checks it",
+    "bucket": "it starts again, full",
 }
 
 
@@ -376,7 +378,7 @@ def _repair(core: Core, survey: _Survey, found: _Found) -> str | None:
 
 
 def _removed(core: Core, shard: Shard) -> int:
-    """How many jobs the journal saw leave."""
+    """Return how many jobs have left, by the journal."""
     return sum(
         event.state == lifecycle.State.GONE and event.job != NO_ID
         for row in journal.rows_from(core, shard, 1)

@@ -1,6 +1,6 @@
-"""Commands to the servers: a request is sent again when its answer is lost, and raises errors of ours only.
+"""Commands to the servers: sends a request again when its answer is lost, and raises Tenure's errors only.
 
-The driver never sends anything again by itself: a command whose answer was lost may have run.
+The driver must never repeat a command by itself: one whose answer was lost may have run.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tenure.backends.redis.request_lanes import RequestLanes
 from tenure.backends.redis.topology import Topology
 from tenure.errors import Corrupt, OpenError, StoreClosed, StoreError, TenureError, Unavailable
 
-#: The server that was asked is not the right one, or not ready: find out which one is, and send again.
-_ELSEWHERE = (
+#: Errors of a server that is the wrong one, or not ready: refresh the topology and send again.
+_WRONG_NODE = (
     driver.MovedError, driver.ClusterDownError, driver.TryAgainError, driver.ReadOnlyError, driver.MasterDownError,
     driver.BusyLoadingError, driver.ConnectionError, driver.TimeoutError, OSError,
 )  # fmt: skip
 
 
 class NotConfirmed(Exception):
-    """The write is there, but too few replicas (or disks) have said so yet."""
+    """The write was applied, but too few replicas (or disks) have confirmed it yet."""
 
 
 class Commands:
@@ -53,8 +53,8 @@ class Commands:
             self._confirm = ("WAITAOF", 1, wait_replicas, round(wait_timeout * 1000))
         elif wait_replicas:
             self._confirm = ("WAIT", wait_replicas, round(wait_timeout * 1000))
-        self._wanted = (1, wait_replicas) if wait_aof else (wait_replicas,)
-        #: Whether verbs go by EVALSHA, since the server has no functions.
+        self._required = (1, wait_replicas) if wait_aof else (wait_replicas,)
+        #: Whether verbs are sent with EVALSHA, because the server has no functions.
         self._scripts = scripts
         self._lanes = RequestLanes()
         self._owner = os.getpid()
@@ -63,22 +63,25 @@ class Commands:
         self.on_retry: Callable[[str], None] = lambda reason: None
         #: A test's clock, in milliseconds; None: the server's own.
         self.time: Callable[[], int] | None = None
-        #: Round trips made: tests and benchmarks count them.
+        #: Round trips made, for tests and benchmarks.
         self.trips = 0
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
-        """Run a verb that may run twice: it writes nothing, or carries an id by which the server knows it again."""
+        """Run a verb that may run twice: it writes nothing, or has an id by which the server recognizes a repeat."""
         return self._verb(base, verb, b"", 0, args)
 
     def call_once(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
-        """Run a verb that writes. It acts once, however often it has to be sent."""
+        """Run a verb that writes. It takes effect once, however often it is sent."""
         with self._lanes.request() as request:
             return self._verb(base, verb, request.lane, request.number, args)
 
     def call_remembered(self, base: bytes, verb: str, request: bytes, *args: Arg) -> list[Any]:
-        """Run a verb that writes, as a step of the request with this id. It acts once for all callers with that id."""
+        """Run a verb that writes, as a step of the request with this id.
+
+        It takes effect once for all callers with that id.
+        """
         return self._verb(base, verb, b"r" + request, 0, args)
 
     def _verb(self, base: bytes, verb: str, lane: bytes, number: int, args: Sequence[Arg]) -> list[Any]:
@@ -102,7 +105,7 @@ class Commands:
         """Run a plain command of the server on one key."""
         return self.send(key, args, None)
 
-    # ── sending, and sending again ───────────────────────────────────────────────────────────────────────────────────
+    # ── sending and repeating ────────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, key: bytes, command: Sequence[Arg], confirm: Sequence[Arg] | None) -> Any:
         self.ensure_open()
@@ -120,10 +123,10 @@ class Commands:
                 if "Function not found" in str(exc):
                     self.load(self._topology.node(key))
                     continue
-                if not isinstance(exc, _ELSEWHERE):
+                if not isinstance(exc, _WRONG_NODE):
                     raise self._translated(exc) from exc
                 problem: Exception = exc
-            except (*_ELSEWHERE, NotConfirmed) as exc:
+            except (*_WRONG_NODE, NotConfirmed) as exc:
                 problem = exc
             self.ensure_open()
             now = time.monotonic()
@@ -142,7 +145,7 @@ class Commands:
         try:
             self._topology.refresh()
         except (redis.RedisError, OSError):
-            return  # no server answers now; the next attempt tells
+            return  # no server answers now; the next attempt finds out
 
     def _exchange(
         self, node: redis.Redis, command: Sequence[Arg], confirm: Sequence[Arg] | None, asking: bool = False
@@ -172,14 +175,14 @@ class Commands:
                 connection.disconnect()  # `close` disconnects idle connections only, and this one was in use
             pool.release(connection)
         counts = confirmed if isinstance(confirmed, list) else [confirmed]
-        if any(int(has) < wanted for has, wanted in zip(counts, self._wanted, strict=True)):
-            raise NotConfirmed(f"{confirm[0]!r} was answered {confirmed}, and {self._wanted} was asked for")
+        if any(int(has) < wanted for has, wanted in zip(counts, self._required, strict=True)):
+            raise NotConfirmed(f"{confirm[0]!r} was answered {confirmed}, and {self._required} was asked for")
         return reply
 
     # ── the library ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> str | None:
-        """Load the library on every primary. If a server refuses functions, use scripts, and return why it did."""
+        """Load the library on every primary. If a server refuses functions, switch to scripts and return the reason."""
         for node in self._topology.primaries():
             try:
                 self.load(node)
@@ -194,7 +197,7 @@ class Commands:
         if self._scripts:
             return
         try:
-            # Asked first: a full server refuses FUNCTION LOAD even of a library that it has.
+            # Check first: a full server refuses FUNCTION LOAD even for a library that it has.
             if not self._exchange(node, ("FUNCTION", "LIST", "LIBRARYNAME", self._library.name), None):
                 self._exchange(node, ("FUNCTION", "LOAD", self._library.source), None)
         except (redis.RedisError, OSError) as exc:
@@ -206,17 +209,17 @@ class Commands:
             self._exchange(self._topology.node(key), ("SCRIPT", "LOAD", script.source), None)
 
     def on_primaries(self, *command: Arg) -> list[Any]:
-        """Run a command on every primary; the answers."""
+        """Run a command on every primary; return the answers."""
         self.ensure_open()
         try:
             return [self._exchange(node, command, None) for node in self._topology.primaries()]
         except (redis.RedisError, OSError) as exc:
             raise self._translated(exc) from exc
 
-    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── listeners and closing ────────────────────────────────────────────────────────────────────────────────────────
 
     def listener(self, key: bytes) -> Any:
-        """A new connection, for the caller alone, to the server that has the key."""
+        """Open a new connection, for the caller alone, to the server that has the key."""
         pool = self._topology.node(key).connection_pool
         options = {k: v for k, v in pool.connection_kwargs.items() if k != "protocol"}
         return pool.connection_class(**options | {"protocol": 2, "socket_timeout": None})
@@ -225,7 +228,7 @@ class Commands:
         if self._closed:
             raise StoreClosed("this store is closed")
         if os.getpid() != self._owner:
-            raise StoreClosed("this process is a fork of the one that opened the store: open it anew here")
+            raise StoreClosed("this process is a fork of the one that opened the store: open it again here")
 
     def close(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Taking a connection out of the driver's pool so that an exception at any moment leaves none half used."""
+"""Take a connection from the driver's pool so that an exception at any point leaves none half used."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import redis
 
 
 def take_connection(client: redis.Redis) -> Any:
-    """A connection that is ready for a request.
+    """Return a connection that is ready for a request.
 
-    The driver cleans up after its own errors only. If another exception (a signal handler's) ends the handshake of a
-    new connection, the driver puts that connection back among the idle ones, with answers still to come: the next
-    request would read one of them as its own. So no idle connection is kept then.
+    The driver cleans up after its own errors only. If another exception (from a signal handler) interrupts the
+    handshake of a new connection, the driver returns that connection to the pool with answers pending: the next request
+    would read one of them as its own. So in that case all idle connections are closed.
     """
     try:
         return client.connection_pool.get_connection()
     except (redis.RedisError, OSError):
         raise
     except BaseException:
-        let_go_idle(client)
+        close_idle(client)
         raise
 
 
-def let_go_idle(client: redis.Redis) -> None:
-    """Close its idle connections; another thread may be reading from one that is not idle."""
+def close_idle(client: redis.Redis) -> None:
+    """Close the idle connections only: another thread may be reading from the others."""
     client.connection_pool.disconnect(inuse_connections=False)

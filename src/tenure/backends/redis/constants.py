@@ -1,4 +1,4 @@
-"""What Python and Lua both know, written once: this module makes the Lua library's first lines from Python's values.
+"""Values shared by Python and Lua: this module generates the Lua library's first lines from Python's values.
 
     STATE CHANGE REASON VERDICT OUTCOME BACKOFF JITTER ON_PARENT_DEAD   tables of names, from the enums and lists of Python
     GONE WAITING LEASED DONE DEAD, HAS_KEY …             the same as locals, where speed counts
@@ -30,22 +30,22 @@ from tenure.queueing.outcomes import REQUEST_MEMORY_MS
 from tenure.queueing.sweep import BATCH
 from tenure.storage.records import EVENTS_A_ROW, ON_PARENT_DEAD
 
-#: Verdicts on a delivery, as a request carries them.
+#: Verdicts on a delivery, as encoded in a request.
 VERDICTS = {"ack": 0, "nack": 1, "fail": 2, "release": 3}
-#: What became of a verdict, one letter each in the answer.
+#: Outcomes of a verdict, one letter each in the answer.
 OUTCOMES = {
     "settled": "k", "gone": "g", "corrupt": "c", "already_settled": "s", "lost": "l", "no_lease": "n", "expired": "x",
 }  # fmt: skip
 #: How many waiters to wake when all of them should look.
 WAKE_ALL = 1_000_000
-#: Where an event stands is one number: its row, and in these bits its place in the row.
+#: An event's position is one number: its row, and in these low bits its index in the row.
 PLACE_BITS = 10
 #: Version byte of states and journal rows.
 VERSION = 1
-#: Of a claim by turns: members that are read at once, and jobs that are chosen before they are taken.
+#: For a claim by turns: members read at once, and jobs selected before they are claimed.
 GROUP_PAGE = 64
 TURNS_AT_ONCE = 2000
-#: In place of a priority, for groups that wait for a moment. Stored: do not renumber.
+#: Used instead of a priority, for groups that wait for a point in time. Stored: do not renumber.
 FORGET_GROUP, REVISE_GROUPS = 255, 254
 
 LIMITS = {
@@ -80,7 +80,7 @@ _CODES = {"B": "B", "H": "I2", "I": "I4", "Q": "I8", "d": "d"}
 
 
 def lua_format(layout: Struct) -> str:
-    """A big-endian layout of Python's `struct` in the words of Lua's `struct`."""
+    """Translate a big-endian layout of Python's `struct` into the format of Lua's `struct`."""
     found = re.fullmatch(r">((?:\d+s|[BHIQd])+)", layout.format)
     if found is None:
         raise ValueError(f"{layout.format!r}: Lua has no such layout")
@@ -102,7 +102,7 @@ def _layouts() -> dict[str, tuple[str, int]]:
         "STATE_TAIL": Struct(f">{records.STATE_HEAD.size}sQ16sI"),
     }  # fmt: skip
     made = {name: (lua_format(layout), layout.size) for name, layout in layouts.items()}
-    # Numbers of 8 bytes in two halves, for the verbs that go over many jobs: sums take the halves apart.
+    # 8-byte numbers as two halves, for verbs on many jobs: the checksum weighs the halves separately.
     for name in ("STATE", "DELIVERY", "REST"):
         text, size = made[name]
         made[f"{name}_HALVES"] = (text.replace("I8", "I4I4"), size)
@@ -131,7 +131,7 @@ def _numbered(names: Iterable[str]) -> dict[str, object]:
 
 
 def preamble() -> str:
-    """The library's first lines; the files of lua/ follow."""
+    """Return the library's first lines; the files of lua/ follow."""
     layouts = _layouts()
     return "\n".join([
         "-- Made by constants.py: change the values in Python.",
@@ -153,9 +153,11 @@ def preamble() -> str:
 
 
 def _checksums() -> str:
-    """Lua's checksums: `L.sum` takes a state's fields, `L.sum_of_halves` what FORMAT.STATE_HALVES unpacks.
+    """Return Lua's checksum functions: `L.sum` takes a state's fields, `L.sum_of_halves` what FORMAT.STATE_HALVES
+    unpacks.
 
-    Each is one expression, since verbs on many jobs spend most of their time there. Sums stay below 2 ^ 53: exact.
+    Each is one expression, because verbs on many jobs spend most of their time there. Sums stay below 2 ^ 53, so they
+    are exact.
     """
     ids = " + ".join(f"{word} * {weight}" for word, weight in zip("abcd", ID_WEIGHTS, strict=True))
     small = " + ".join(f"{name} * {weight}" for name, weight in SMALL_WEIGHTS.items())

@@ -1,4 +1,4 @@
-"""Claims and settling."""
+"""Claiming, settling and extending."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenure.model.lease import ClaimRequest, Delivery, Extended, Leased, Proof, 
 from tenure.model.names import QueueName
 from tenure.storage.keyspace import digest
 
-#: Results of one call that a full server still takes, in bytes; settling itself frees memory.
+#: Bytes of results in one call that a full server still accepts; settling itself frees memory.
 LARGE_RESULTS = 64 * 1024
 
 
@@ -25,13 +25,13 @@ LARGE_RESULTS = 64 * 1024
 
 
 class _Attempt:
-    """What one attempt at some queues found: a lease, or when something becomes due."""
+    """The result of one attempt on some queues: a lease, or when something becomes due."""
 
     __slots__ = ("due", "leased", "now")
 
     def __init__(self) -> None:
         self.leased: Leased | None = None
-        #: For each queue, when it has something due, in the server's time.
+        #: When each queue has something due, in the server's time.
         self.due: dict[QueueName, int] = {}
         self.now = 0
 
@@ -39,7 +39,7 @@ class _Attempt:
 def claim(
     core: Core, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
 ) -> Leased | None:
-    """Try once; then, if the request waits, try again at each notification until there is a job or the time is up."""
+    """Try once. If the request waits, try again at each notification until there is a job or the time is up."""
     lease = core.ids.one(core.clock.wall_ms())
     attempt = _try_once(core, names, request, lease)
     if attempt.leased is not None or not request.wait_ms:
@@ -59,7 +59,7 @@ def _wait(
                 notifications.subscribe(shard.base, name)
         while not (cancel is not None and cancel.is_set()):
             waiter.signal.clear()
-            for name in names:  # without a plan, anything that becomes due wakes the first waiter
+            for name in names:  # without a planned look, anything that becomes due wakes the first waiter
                 notifications.plans.pop(name, None)
             attempt = _try_once(core, names, request, lease)
             left = deadline - core.clock.steady_ms()
@@ -90,14 +90,14 @@ def _try_once(core: Core, names: Sequence[QueueName], request: ClaimRequest, lea
         except Corrupt as exc:
             if len(names) == 1:
                 raise
-            damaged = exc  # another queue may still be served
+            damaged = exc  # another queue may still have readable jobs
     if damaged is not None:
         raise damaged
     return attempt
 
 
 def _queue_that_served(core: Core, names: Sequence[QueueName], claim_id: str) -> Sequence[QueueName]:
-    """For a repeated claim over several queues, the one queue that served it: another may have jobs by now."""
+    """Return, for a repeated claim over several queues, only the queue that served it: another may have jobs by now."""
     if len(names) == 1:
         return names
     key = digest(claim_id.encode())
@@ -110,7 +110,7 @@ def _queue_that_served(core: Core, names: Sequence[QueueName], claim_id: str) ->
 
 
 def _shards(core: Core, queue: RegisteredQueue, request: ClaimRequest, claim_id: bytes) -> Sequence[Shard]:
-    """The shards to try, in turn; for a claim with an id, the one that has seen it, if one has."""
+    """Return the shards to try, in turn; for a repeated claim, only the one that has seen its id."""
     if request.id is not None and len(queue.shards) > 1:
         for shard in queue.shards:
             if core.commands.call(shard.base, "claimed", claim_id)[0]:
@@ -130,7 +130,7 @@ def _claim_from(core: Core, name: QueueName, request: ClaimRequest, lease: bytes
             if not reply[0]:
                 _, due, attempt.now, aside, more = reply
                 if more:
-                    continue  # it stopped at `inspect_limit`, with rows left to inspect: a step never takes long
+                    continue  # it stopped at `inspect_limit` with rows left: one step must never take long
                 damaged = damaged or aside
                 if due >= 0:
                     attempt.due[name] = min(due, attempt.due.get(name, due))
@@ -145,10 +145,10 @@ def _claim_from(core: Core, name: QueueName, request: ClaimRequest, lease: bytes
 
 
 def _claim_step(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, claim_id: bytes) -> list[Any]:
-    asked = digest(repr((request.limit, request.lease_ms, request.worker, request.max_bytes)).encode())
+    request_digest = digest(repr((request.limit, request.lease_ms, request.worker, request.max_bytes)).encode())
     reply = core.commands.call(
         shard.base, "claim", lease, request.limit, request.lease_ms or 0, request.max_bytes or 0, request.worker,
-        claim_id, asked, random.random(), core.inspect_limit, core.grace_ms,
+        claim_id, request_digest, random.random(), core.inspect_limit, core.grace_ms,
     )  # fmt: skip
     if reply[0] == b"E":
         if reply[1] == b"lost":
@@ -158,7 +158,7 @@ def _claim_step(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, c
 
 
 def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
-    """The lease with its deliveries; None if none of its jobs can be read."""
+    """Build the lease with its deliveries; None if none of its jobs can be read."""
     _, until, rows, *bodies, lease = reply
     deliveries = []
     unread = []
@@ -206,7 +206,7 @@ def settle(core: Core, name: QueueName, items: Sequence[Settle]) -> list[TenureE
 def _settle_and_hand_over(
     core: Core, name: QueueName, queue: RegisteredQueue, items: Sequence[Settle]
 ) -> list[TenureError | None]:
-    """Items with jobs to enqueue, one step each; then the others."""
+    """Settle items with jobs to enqueue, one step each; then the others."""
     outcomes: list[TenureError | None] = [None] * len(items)
     for index, item in enumerate(items):
         if item.then:
@@ -286,7 +286,7 @@ def progress(core: Core, name: QueueName, proof: Proof, fraction: float, note: s
 
 
 def refusal(code: bytes, proof: Proof) -> TenureError:
-    """Why a proof does not hold, by the outcome's letter."""
+    """Return why a proof is not valid, by the outcome's letter."""
     outcome = _outcome(ord(code), proof)
     assert outcome is not None
     return outcome

@@ -1,4 +1,4 @@
-"""What every verb works with: commands, shards, ids for leases, the clock, notifications."""
+"""`Core`: what every verb needs: commands, shards, lease ids, the clock, notifications."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Core:
     ) -> None:
         self.commands = commands
         self.inspect_limit = inspect_limit
-        #: How long past its end an expired lease is left alone (`storage.redis.grace`).
+        #: Milliseconds after its expiry before a lease is taken over (`storage.redis.grace`).
         self.grace_ms = grace_ms
         self.clock = clock
         self.shards = Shards(commands, prefix, partitions)
@@ -43,24 +43,24 @@ class Core:
         self.filters = Filters()
         self._seal: CursorSeal | None = None
         if isinstance(clock, ManualClock):
-            commands.time = clock.unset_ms  # the server's clock is not the one that tests set
+            commands.time = clock.unset_ms  # the server's clock is not affected by `ManualClock.step`
         elif not isinstance(clock, SystemClock):
             raise InvalidArgument("a Redis store goes by its server's clock: open it without clock=")
 
     def call_once(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
-        """Run a verb that writes; it acts once."""
+        """Run a verb that writes. It takes effect once."""
         return self.commands.call_once(base, verb, *args)
 
     def choose_shard(self, shards: Sequence[Shard]) -> Shard:
-        """The shard for jobs that may go to any: the shards are taken in turn."""
+        """Return the shard for jobs that may go to any: round robin."""
         return self.shards.rotated(shards)[0]
 
     def decide_once(self, decide: Callable[[], bytes]) -> bytes:
-        """The decision that a verb which works in chunks makes at its beginning."""
+        """Return the decision that a chunked verb makes at its beginning."""
         return decide()
 
     def cursor_seal(self, *, anew: bool = False) -> CursorSeal:
-        """What seals the journal's cursors; its key is made with the first one. `anew`: read the key again."""
+        """Return the seal of the journal's cursors; its key is created on first use. `anew`: read the key again."""
         if self._seal is None or anew:
             key = self.shards.registry + b":cursorkey"
             raw = self.commands.plain(key, "GET", key)
@@ -77,18 +77,18 @@ class Core:
         return self.clock.wall_ms() - self.now_ms()
 
     def server_time_of(self, wall_ms: int | None) -> int | None:
-        """A moment of the caller's calendar in the server's time: shifted by how far the two clocks are apart now."""
+        """Convert a time of the caller's calendar to the server's, by the current difference of the two clocks."""
         return None if wall_ms is None else max(0, wall_ms - self.drift_ms())
 
 
 class RememberingCore(Core):
-    """The core for one request that is remembered by its id: repeated, its steps are answered as the first time."""
+    """The core for one request that is remembered by its id: repeated steps get their first answers."""
 
-    def __init__(self, core: Core, request: bytes, asked: bytes) -> None:
+    def __init__(self, core: Core, request: bytes, arguments: bytes) -> None:
         vars(self).update(vars(core))
         self._request = digest(request)
         self._steps = itertools.count()
-        if not self.commands.call(self.shards.registry, "bind_request", self._request, asked)[0]:
+        if not self.commands.call(self.shards.registry, "bind_request", self._request, arguments)[0]:
             raise InvalidArgument("a request with this id asked for something else: use another id")
 
     def call_once(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
@@ -96,7 +96,7 @@ class RememberingCore(Core):
         return self.commands.call_remembered(base, verb, step, *args)
 
     def choose_shard(self, shards: Sequence[Shard]) -> Shard:
-        """The same shard for the same request, so that a repeated request finds what it did before."""
+        """Return the same shard for the same request, so that a repeat finds what it did before."""
         return shards[self._request[0] % len(shards)]
 
     def decide_once(self, decide: Callable[[], bytes]) -> bytes:

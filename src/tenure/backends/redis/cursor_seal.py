@@ -32,16 +32,16 @@ class CursorSeal:
         size = max(_LEAST, 1 << (len(whole) - 1).bit_length())
         padded = whole.ljust(size, b"\0")
         tag = self._tag(padded)
-        return base64.urlsafe_b64encode(tag + self._mixed(tag, padded)).decode().rstrip("=")
+        return base64.urlsafe_b64encode(tag + self._xor_stream(tag, padded)).decode().rstrip("=")
 
     def open(self, cursor: str) -> bytes | None:
-        """What was sealed; None if it was not sealed with this key, or changed since."""
+        """Return the sealed text; None if it was changed, or sealed with another key."""
         try:
             raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         except (binascii.Error, ValueError):
             return None
         tag = raw[:_TAG]
-        padded = self._mixed(tag, raw[_TAG:])
+        padded = self._xor_stream(tag, raw[_TAG:])
         if len(padded) < _LEAST or not hmac.compare_digest(tag, self._tag(padded)):
             return None
         return padded[_LENGTH : _LENGTH + int.from_bytes(padded[:_LENGTH], "big")]
@@ -49,6 +49,6 @@ class CursorSeal:
     def _tag(self, padded: bytes) -> bytes:
         return hashlib.blake2b(padded, key=self._key, digest_size=_TAG, person=b"tenure cursor").digest()
 
-    def _mixed(self, tag: bytes, text: bytes) -> bytes:
+    def _xor_stream(self, tag: bytes, text: bytes) -> bytes:
         stream = hashlib.shake_256(self._key + tag).digest(len(text))
         return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(text), "big")

@@ -1,9 +1,9 @@
-"""Rotating Bloom filters: they tell for sure what this process has not seen, in a few bits per key.
+"""Rotating Bloom filters, which tell what this process has certainly not seen, in a few bits per key.
 
-    current ◀── add          every `rotation` seconds current becomes previous, and what was previous is forgotten
+    current ◀── add          every `rotation` seconds current becomes previous, and the old previous is dropped
     previous                 a key may have been seen if either has it; if neither has, not for one to two rotations
 
-A filter may save a read. Whether something is there or gone is always decided by a step on the server.
+A filter only saves reads. A step on the server always decides whether a job exists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RotatingFilter:
 
     def add(self, key: bytes) -> None:
         with self._lock:
-            # Past its capacity a filter has ever more false positives, so it rotates early.
+            # Past its capacity a filter has more and more false positives, so it rotates early.
             if self._added >= self._capacity or self._clock.steady_ms() - self._since >= self._rotation_ms:
                 self._current, self._previous = Bloom(self._capacity, self._rate), self._current
                 self._since, self._added = self._clock.steady_ms(), 0
@@ -36,7 +36,7 @@ class RotatingFilter:
             self._added += 1
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether it may have been added: False is sure."""
+        """Whether the key may have been added. False is certain."""
         return key in self._current or key in self._previous
 
     @property
@@ -45,13 +45,13 @@ class RotatingFilter:
 
 
 class Filters(NamedTuple):
-    """Those that are on. What each saves is in docs/adr/0020."""
+    """The enabled filters; docs/adr/0020 says what each saves."""
 
-    #: Idempotency keys of large jobs that this process sent: one of them is looked for before it is sent again.
+    #: Idempotency keys of large jobs that this process sent: before it sends one again, it looks the key up.
     keys: RotatingFilter | None = None
-    #: Ids that this process found gone: for one of them, whether it is there is asked before all that there is of it.
+    #: Ids that this process found gone: for these, it checks for existence before it reads the whole job.
     ghosts: RotatingFilter | None = None
-    #: Ids that this process removed, or found removed by others: for those, the same before a step that would write.
+    #: Ids that this process removed, or found removed: for these, it checks for existence before a step that writes.
     cleanup: RotatingFilter | None = None
 
     @property

@@ -1,7 +1,7 @@
-"""Jobs that wait for jobs: what a call asks for, as the Lua takes it.
+"""Flows: encode the links between jobs for the Lua functions.
 
-A step of the server sees one shard: a job, its parents and the jobs that it hands over to are of one queue, and of one
-partition of it. What a request asks for beyond that is refused here, with how to place the jobs.
+A step of the server sees one shard: a job, its parents and the jobs enqueued with its ack must be in one queue and one
+partition. Other requests are refused here, with advice on how to place the jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_PREFIX = NO_ID[:12]
 
 
 def packed(name: QueueName, queue: RegisteredQueue, requests: Sequence[JobRequest]) -> tuple[bytes, Shard | None]:
-    """The links of these jobs, and the shard of the stored jobs that they wait for, if there are any.
+    """Return the links of these jobs, and the shard of their stored parents, if there are any.
 
     Raises InvalidArgument for a job of another queue, parents in several partitions, unknown names and cycles.
     """
@@ -39,16 +39,17 @@ def packed(name: QueueName, queue: RegisteredQueue, requests: Sequence[JobReques
             found.append(LINKS.pack(index, ON_PARENT_DEAD.index(flow.on_parent_dead), len(flow.after)))
             for parent in flow.after:
                 if isinstance(parent, bytes):
-                    if parent.startswith(_NO_PREFIX):  # no job has such an id, and links mean another by it
-                        raise _not_here(parent)
+                    # no job has such an id; in links the prefix marks a job of the same call
+                    if parent.startswith(_NO_PREFIX):
+                        raise _missing_parent(parent)
                     stored.add(parent)
                     found.append(parent)
                 else:
                     found.append(PARENT_HERE.pack(_NO_PREFIX, places[parent]))
-    return b"".join(found), _one_shard(name, queue, stored)
+    return b"".join(found), _common_shard(name, queue, stored)
 
 
-def _one_shard(name: QueueName, queue: RegisteredQueue, jobs: Iterable[bytes]) -> Shard | None:
+def _common_shard(name: QueueName, queue: RegisteredQueue, jobs: Iterable[bytes]) -> Shard | None:
     shards = {queue.shard_of(job) for job in jobs}
     if len(shards) > 1:
         raise other_partition(name)
@@ -56,7 +57,7 @@ def _one_shard(name: QueueName, queue: RegisteredQueue, jobs: Iterable[bytes]) -
 
 
 def only_part(name: QueueName, parts: Sequence[Packed], shard: Shard | None = None) -> Packed:
-    """The one part that the jobs of a flow are, in this shard if one is given. Raises InvalidArgument."""
+    """Return the only part, checked to be in `shard` if one is given. Raises InvalidArgument if there are several."""
     if len(parts) > 1 or parts[0].shard != (shard or parts[0].shard):
         raise other_partition(name)
     return parts[0]
@@ -77,11 +78,11 @@ def other_partition(name: QueueName) -> InvalidArgument:
 
 
 def refusal(reply: Sequence[Any]) -> InvalidArgument:
-    """What a caller is told about a parent that is dead, or not there."""
-    return dead_parent(reply[2]) if reply[1] == b"dead" else _not_here(reply[2])
+    """Return the error for a parent that is dead, or does not exist."""
+    return dead_parent(reply[2]) if reply[1] == b"dead" else _missing_parent(reply[2])
 
 
-def _not_here(job: bytes) -> InvalidArgument:
+def _missing_parent(job: bytes) -> InvalidArgument:
     return InvalidArgument(
         f"parent {job.hex()} is not in this queue: it was never enqueued here, or is gone. On Redis and Valkey a job "
         "waits for jobs of its own queue"

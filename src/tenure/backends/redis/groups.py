@@ -1,6 +1,6 @@
-"""The groups of a queue: which partition a job with a group goes to, and the list that `queue.groups` shows.
+"""The groups of a queue: the partition of a job with a group, and the list for `queue.groups`.
 
-What claims do with them is in `lua/45_groups.lua` and `lua/48_turns.lua`.
+`lua/45_groups.lua` and `lua/48_turns.lua` have the part that claims use.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _FIELDS = 5
 
 
 def shard_of_group(queue: RegisteredQueue, group: str, keyed: bool) -> Shard:
-    """The partition that has all jobs of a group, so that its limits hold over all workers.
+    """Return the partition that has all jobs of a group, so that the group's limits hold for all workers.
 
-    Raises InvalidArgument for a job that has a key as well, in a queue of several partitions: its key belongs to another.
+    Raises InvalidArgument in a queue of several partitions if the job also has a key, which belongs to another
+    partition.
     """
     if keyed and len(queue.shards) > 1:
         raise InvalidArgument(
@@ -32,7 +33,7 @@ def shard_of_group(queue: RegisteredQueue, group: str, keyed: bool) -> Shard:
 
 
 def list_groups(core: Core, name: QueueName, limit: int, cursor: str | None) -> GroupPage:
-    """Groups that have jobs that wait or are leased, by partition and name, a page at a time."""
+    """Return one page of the groups with waiting or leased jobs, by partition and name."""
     partition, after = (0, b"") if cursor is None else _split_cursor(name, cursor)
     queue = core.shards.find(name)
     found: list[GroupInfo] = []

@@ -1,4 +1,4 @@
-"""`ack(then=…)`: settling and enqueueing are one step of one shard, so both are of the same queue and partition."""
+"""`ack(then=…)`: settling and enqueueing are one step of one shard, so both use the same queue and partition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenure.model.names import QueueName
 
 
 def ack_and_enqueue(core: Core, name: QueueName, queue: RegisteredQueue, shard: Shard, item: Settle) -> bytes:
-    """The outcome's letter; nothing is enqueued unless it is `settled`.
+    """Settle and enqueue; return the outcome's letter. Nothing is enqueued unless it is `settled`.
 
     Raises what `enqueue` raises, and InvalidArgument for a job that would go to another queue or partition.
     """

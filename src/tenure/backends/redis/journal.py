@@ -1,4 +1,4 @@
-"""The journal: each shard has its own, dense and in order; a cursor says how far each of them was read."""
+"""The journal: each shard has its own, dense and in order; a cursor holds the position in each of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from tenure.backends.redis.records import Row, decode_row, decode_state, encode_
 from tenure.backends.redis.shards import Shard
 from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
 from tenure.model.event import Event, EventPage
-from tenure.model.event_view import Place as Told
-from tenure.model.event_view import told
+from tenure.model.event_view import EventPosition, public_event
 from tenure.model.ids import NO_ID, created_ms
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
 from tenure.queueing.core import JOURNAL_LINE
 
 _ROWS = 200
-#: Rows of each shard that `newest` reads at most.
+#: The most rows of each shard that `newest` reads.
 _NEWEST_ROWS = 2_000
 _VERSION = 1
 Place = tuple[int, int]
@@ -38,10 +37,10 @@ def cursor(core: Core, places: dict[int, Place]) -> str:
 
 
 def split_cursor(core: Core, text: str) -> dict[int, Place]:
-    """The places that a cursor names. Raises InvalidArgument for one that this store did not make."""
+    """Return the positions in a cursor. Raises InvalidArgument if this store did not make it."""
     raw = core.cursor_seal().open(text)
     if raw is None:
-        raw = core.cursor_seal(anew=True).open(text)  # a failover may have brought another key
+        raw = core.cursor_seal(anew=True).open(text)  # a failover may have restored another key
     if raw is None:
         raise InvalidArgument(
             f"{text!r} is not a cursor of this journal (those of releases before cursors were sealed are not taken: "
@@ -79,14 +78,14 @@ def events(core: Core, after: str | None, limit: int, wait_ms: int, consumer: st
 
 
 def subscribe_to_all(core: Core) -> None:
-    """Subscribe to every shard's channel, and to the registry's, which tells of new queues."""
+    """Subscribe to every shard's channel, and to the registry's, which announces new queues."""
     core.notifications.subscribe(core.shards.registry, JOURNAL_LINE)
     for shard in core.shards.shards():
         core.notifications.subscribe(shard.base, shard.name)
 
 
 def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str | None) -> EventPage:
-    """The next events of all shards, merged by time; within a shard in its order."""
+    """Return the next events of all shards, merged by time; those of one shard stay in order."""
     places = dict(start or {})
     streams = []
     for shard in core.shards.shards():
@@ -107,7 +106,7 @@ def _page(core: Core, start: dict[int, Place] | None, limit: int, consumer: str 
 
 
 def newest(core: Core, limit: int) -> EventPage:
-    """The last events of all shards, merged by time, oldest first."""
+    """Return the last events of all shards, merged by time, oldest first."""
     places: dict[int, Place] = {}
     streams = []
     for shard in core.shards.shards():
@@ -126,7 +125,7 @@ class _Trimmed(Exception):
 
 
 def _oldest(core: Core, places: dict[int, Place], trimmed: _Trimmed) -> dict[int, Place]:
-    """A cursor to go on from: the oldest kept of every shard that was trimmed past it."""
+    """Return a cursor to continue from: the oldest event of every shard that was trimmed past its position."""
     oldest = dict(places)
     for shard in core.shards.shards():
         first = int(core.commands.call(shard.base, "events", 0, 1, b"")[0])
@@ -164,9 +163,10 @@ def _merged(shard: Shard, rows: list[Row], place: Place) -> list[tuple[int, int,
 
 
 def shown(row: Row, index: int, name: QueueName) -> Event:
-    """A stored event in users' words."""
+    """Convert a stored event for users."""
     event = row.events[index]
-    return told(event, Told(row.commit, index, row.first_number + index, row.time_ms), name, event.text)
+    position = EventPosition(row.commit, index, row.first_number + index, row.time_ms)
+    return public_event(event, position, name, event.text)
 
 
 def forget_consumer(core: Core, consumer: str) -> bool:
@@ -178,7 +178,7 @@ def forget_consumer(core: Core, consumer: str) -> bool:
 
 
 def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
-    """A job's events, oldest first: by walking back from its last one, which is searched for if the job is gone."""
+    """Return a job's events, oldest first, by links back from the last one; a removed job's is searched for."""
     queue = core.shards.find(name)
     if queue is None or job == NO_ID:
         return []
@@ -190,7 +190,7 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
         commit, index = divmod(last, 1 << PLACE_BITS)
         row = read_row(core, shard, commit)
         if row is None:
-            break  # trimmed: the rest of the story is no longer kept
+            break  # earlier events were trimmed
         if index >= len(row.events):
             raise Corrupt(f"journal row {commit} of {name} has no event {index}")
         found.append(shown(row, index, name))
@@ -231,7 +231,7 @@ def rows_from(core: Core, shard: Shard, commit: int) -> Any:
 
 
 def _last_event_of(core: Core, shard: Shard, job: bytes) -> int:
-    """The event that ended a job which is gone: searched from the time its id was made; 0 if there is none."""
+    """Return the event that ended a removed job, searched from the time in its id; 0 if there is none."""
     low, end = bounds(core, shard)
     high = end + 1
     while low < high:
@@ -241,7 +241,7 @@ def _last_event_of(core: Core, shard: Shard, job: bytes) -> int:
             low = middle + 1
         else:
             high = middle
-    # The time in an id may run a little ahead of the journal's, where many were made within a millisecond.
+    # If many ids were made within a millisecond, their times may be slightly ahead of the journal's.
     for row in rows_from(core, shard, max(low - 1, 1)):
         for index, event in enumerate(row.events):
             if event.job == job and event.state == State.GONE:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from tenure.backends.redis.constants import preamble
 
-#: Verbs that a full server (`maxmemory`) still runs: those that free memory, end what is under way, or let workers take
-#: jobs so that they can end them. What they add (a row of the journal, a lease) is small beside what they free.
+#: Verbs that a full server (`maxmemory`) still runs: they free memory, end work in progress, or let workers claim jobs
+#: to end them. What they add (a journal row, a lease) is small compared with what they free.
 WHEN_FULL = frozenset({
     "bind_request", "cancel", "claim", "count_chunk", "delete_queue", "discard", "events", "extend", "finish_write", "forget_consumer",
     "pause_schedule", "progress", "purge", "remember", "remove_schedule", "retire", "set_aside", "set_paused", "settle", "sweep", "sweep_registry",
@@ -19,18 +19,18 @@ WHEN_FULL = frozenset({
 
 
 class Script(NamedTuple):
-    """The library as one script; its first argument is the verb."""
+    """The library as one script, whose first argument is the verb."""
 
     source: str
     sha: str
 
 
 class Library(NamedTuple):
-    #: Named by its content: another version is another library, with functions of other names.
+    #: Derived from the content: another version is another library, whose functions have other names.
     name: str
-    #: What FUNCTION LOAD takes.
+    #: The text for FUNCTION LOAD.
     source: str
-    #: For servers without functions: the same code, for most verbs and for those of `WHEN_FULL`.
+    #: For servers without functions: the same code, for most verbs, and for those of `WHEN_FULL`.
     script: Script
     script_when_full: Script
     verbs: frozenset[str]
@@ -67,7 +67,10 @@ def _script(head: str, body: str) -> Script:
 
 
 def _library(name: str, body: str, verbs: frozenset[str], readers: frozenset[str]) -> str:
-    """While a library is loaded it may use next to nothing of Lua: all of it runs at the first call."""
+    """Return the library's source.
+
+    A library may use almost no Lua while it loads, so its code runs at the first call.
+    """
     lines = [f"#!lua name={name}", "local all", "local function first()", body, _ALL, "end"]
     for verb in sorted(verbs | readers):
         flag = "no-writes" if verb in readers else "allow-oom" if verb in WHEN_FULL else ""

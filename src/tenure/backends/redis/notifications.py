@@ -1,7 +1,7 @@
-"""Notifications: each step publishes what it changed on its shard's channel, and callers that wait for it are woken.
+"""Notifications: each step publishes its changes on its shard's channel, which wakes the waiting callers.
 
 One connection subscribes for the whole store, from the first wait on. Messages can be lost with a connection, so the
-first waiter of each queue also looks again every `POLL_SECONDS`, and all are woken when a new connection is made.
+first waiter of each queue also looks again every `POLL_SECONDS`, and a new connection wakes all waiters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.queueing.waiters import Waiter, Waiters
 
 #: Seconds (of the real clock) after which the first waiter of a queue looks again without a message.
 POLL_SECONDS = 1.0
-#: The plan of a first waiter that waits for a message only.
+#: The planned look of a first waiter that waits for a message only.
 NEVER = 1 << 62
 _EVERYONE = 1 << 30
 
@@ -34,7 +34,7 @@ class Notifications:
         self.waiters = Waiters()
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._channels: dict[bytes, tuple[Hashable, threading.Event]] = {}
-        #: For each queue, when its first waiter will look again, in the server's time.
+        #: When the first waiter of each queue will look again, in the server's time.
         self.plans: dict[Hashable, int] = {}
         self._connection: Any = None
         self._thread: threading.Thread | None = None
@@ -54,7 +54,7 @@ class Notifications:
         known[1].wait(POLL_SECONDS)
 
     def wait(self, waiter: Waiter[threading.Event], ms: float, cancel: threading.Event | None = None) -> None:
-        """Sleep until the waiter is woken, that many milliseconds have passed, or it is time for another look."""
+        """Sleep until the waiter is woken, `ms` milliseconds have passed, or it is time to look again."""
         leads = bool(self.waiters.leads(waiter))
         poll = POLL_SECONDS if leads else None
         if cancel is not None:
@@ -68,7 +68,7 @@ class Notifications:
             try:
                 self._listen()
             except (redis.RedisError, OSError, TenureError, ValueError, AttributeError):
-                # A connection that is closed while it is read fails in many ways. In each case, make another.
+                # Reading from a connection that is being closed fails in many ways. In each case, open another.
                 with self._lock:
                     self._connection = None
                 self.waiters.wake_all()
@@ -90,9 +90,7 @@ class Notifications:
                 self._channels[channel][1].set()
 
     def _send_subscribe(self, channel: bytes) -> None:
-        with contextlib.suppress(
-            redis.RedisError, OSError
-        ):  # the reader thread sees the same error, and connects again
+        with contextlib.suppress(redis.RedisError, OSError):  # the reader thread gets the same error, and reconnects
             self._connection.send_command("SUBSCRIBE", channel)
 
     def _handle(self, channel: bytes, data: bytes) -> None:

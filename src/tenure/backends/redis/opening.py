@@ -1,4 +1,4 @@
-"""Opening: what a server must be, checked before anything else starts."""
+"""Open a Redis store: check the server's requirements before anything else starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 def open_redis(
     url: str, settings: RedisSettings, clock: Clock, inspect_limit: int = INSPECT_LIMIT
 ) -> tuple[RedisBackend, list[str]]:
-    """The backend, and what its user should be told. `inspect_limit`: see `storage.inspect_limit`."""
+    """Return the backend, and remarks for its user. `inspect_limit`: see `storage.inspect_limit`."""
     address = parse(url)
     chosen = settings.with_options(address.options, address.shown)
     if not _PREFIX.match(chosen.prefix):
@@ -83,7 +83,7 @@ def open_redis(
 
 
 def _tls(chosen: RedisSettings, wanted: bool) -> dict[str, Any]:
-    """What the driver is told; a file that cannot be read is named here, and not by a handshake that fails."""
+    """Return the driver's TLS options. Raises SettingsError naming an unreadable file, before a handshake fails."""
     if not wanted:
         return {}
     files = {"ssl_ca_certs": "ca_file", "ssl_certfile": "cert_file", "ssl_keyfile": "key_file"}
@@ -110,7 +110,7 @@ def _filters(chosen: RedisSettings, clock: Clock) -> Filters:
 
 
 def _examine(commands: Commands, remarks: list[str]) -> Durability:
-    """The least of what the servers keep; raises OpenError for one that cannot be used."""
+    """Return the lowest durability of the servers. Raises OpenError if one of them cannot be used."""
     levels: list[Durability] = []
     for info in commands.on_primaries("INFO", "server"):
         _check_version(_text(info))
@@ -137,14 +137,16 @@ def _configs(commands: Commands, remarks: list[str]) -> list[dict[str, str]]:
     except StoreError as exc:
         if not isinstance(exc.__cause__, redis.ResponseError):
             raise
-        remarks.append(f"the server does not tell its settings, of which the safest are not assumed: {exc.__cause__}")
+        remarks.append(
+            f"the server does not show its settings, so appendfsync is assumed to be everysec: {exc.__cause__}"
+        )
     else:
         return [_pairs(raw) for raw in found]
     configs = []
-    for told, memory in zip(
+    for server, memory in zip(
         commands.on_primaries("INFO", "persistence"), commands.on_primaries("INFO", "memory"), strict=True
     ):
-        info = dict(line.split(":", 1) for line in f"{_text(told)}\n{_text(memory)}".splitlines() if ":" in line)
+        info = dict(line.split(":", 1) for line in f"{_text(server)}\n{_text(memory)}".splitlines() if ":" in line)
         configs.append({
             "appendonly": "yes" if info.get("aof_enabled") == "1" else "no",
             "appendfsync": "everysec",
@@ -163,13 +165,13 @@ def _check_version(info: str) -> None:
 
 
 def _claim_format(core: Core, shown: str) -> None:
-    """Under a prefix is a store of our format, or nothing yet."""
+    """Write our format under the prefix, if nothing is there. Raises FormatError for another format."""
     key = core.shards.registry + b":format"
     raw = core.commands.plain(key, "GET", key)
     if raw is None:
         core.commands.plain(key, "SET", key, f"tenure {FORMAT}", "NX")
-        core.cursor_seal()  # now, since a server that is full later would not take the key
-    elif raw not in (f"tenure {FORMAT}".encode(), f"leasehold {FORMAT}".encode()):  # the project's name before
+        core.cursor_seal()  # create the key now: a server that is full later would not accept it
+    elif raw not in (f"tenure {FORMAT}".encode(), f"leasehold {FORMAT}".encode()):  # the project's former name
         raise FormatError(f"{shown} holds {raw.decode('utf-8', 'replace')!r}, and this Tenure reads format {FORMAT}")
 
 

@@ -1,7 +1,7 @@
-"""Requests as bytes (RESP), packed in Python.
+"""Encode requests as RESP bytes in Python.
 
 `hiredis.pack_command` crashes the process when a signal handler raises inside it (seen with hiredis 3.5). So every
-connection packs its requests with this; answers are still parsed by hiredis.
+connection encodes its requests with this; hiredis still parses the answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Arg = bytes | str | int | float
 
 
 class Packer:
-    """What redis-py calls with a command's arguments, and whose chunks it sends. It keeps no state."""
+    """The packer that redis-py calls with a command's arguments. It has no state."""
 
     def pack(self, *args: Arg) -> list[bytes]:
         words = _bytes(args[0]).split()  # "CLIENT SETINFO" is two arguments
@@ -35,6 +35,6 @@ _PACKER = Packer()
 
 
 def packing_in_python(client: redis.Redis) -> redis.Redis:
-    """The client, whose connections pack with `Packer` from now on; it has none yet."""
+    """Make the client's connections encode with `Packer`. Requires: it has no connections yet."""
     client.connection_pool.connection_kwargs["command_packer"] = _PACKER
     return client

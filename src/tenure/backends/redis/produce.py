@@ -46,8 +46,8 @@ from tenure.storage.records import encode_headers
 #: The most bytes that one call enqueues: one request, which the server runs as one step.
 ATOMIC_BYTES = 64 * 1024 * 1024
 _JOB_OVERHEAD = 512
-#: A payload of this size is worth a read before it is sent, if this process may have sent its key before.
-LARGE = 32 * 1024
+#: From this payload size on, a read before sending pays off if this process may have sent the key before.
+LARGE_PAYLOAD = 32 * 1024
 FIRST_RULES = encode_rules(Policy())
 _PLAIN = WISH.pack(0, 0, 0, 0, 0)
 _PLAIN_REQUEST = tuple(JobRequest(b""))[1:]
@@ -71,7 +71,7 @@ def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list
         links, shard = flow_links.packed(name, queue, requests)
         parts = pack(core, queue, requests, None if shard is None else shard.partition)
         return _send(core, name, requests, flow_links.only_part(name, parts), links)
-    known = _known_before(core, queue, requests) if core.filters.keys is not None else {}
+    known = _held_duplicates(core, queue, requests) if core.filters.keys is not None else {}
     if known:
         rest = [request for index, request in enumerate(requests) if index not in known]
         added = iter(_enqueue(core, name, queue, rest) if rest else ())
@@ -89,18 +89,18 @@ def _enqueue(core: Core, name: QueueName, queue: RegisteredQueue, requests: Sequ
     return [answers[index] for index in range(len(requests))]
 
 
-def _known_before(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest]) -> dict[int, Enqueued]:
-    """Large jobs that are duplicates of a job which holds their key: found by a read, so that they need not be sent.
+def _held_duplicates(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest]) -> dict[int, Enqueued]:
+    """Find large jobs that are duplicates, by a read, so that they need not be sent; return the results by index.
 
-    Only keys that this process may have sent before are looked up; for the others the enqueue itself tells. A request
-    that is remembered by its id must take every step again, so nothing is looked up for it.
+    Only keys that this process may have sent before are looked up; for others the enqueue itself finds out. A request
+    that is remembered by its id must repeat every step, so nothing is looked up for it.
     """
     seen = core.filters.keys
     if seen is None or isinstance(core, RememberingCore):
         return {}
     wanted: dict[Shard, list[tuple[int, bytes, bytes]]] = {}
     for index, request in enumerate(requests):
-        if request.key is not None and len(request.payload) >= LARGE:
+        if request.key is not None and len(request.payload) >= LARGE_PAYLOAD:
             key = digest(request.key.encode())
             if key in seen:
                 wanted.setdefault(queue.shard_of(key), []).append((index, key, digest(request.payload)))
@@ -117,7 +117,7 @@ def _known_before(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequ
 
 def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chunk: int | None = None) -> list[Packed]:
     wall = core.clock.wall_ms()
-    # A chunk that is published again must meet its marker: it always goes to the same partition.
+    # A repeated chunk must find its marker, so it always goes to the same partition.
     anywhere = core.choose_shard(queue.shards) if chunk is None else queue.shards[chunk % len(queue.shards)]
     if all(request[1:] == _PLAIN_REQUEST for request in requests):
         return [Packed(anywhere, range(len(requests)), [_PLAIN], [], [plain_body(r[0]) for r in requests])]
@@ -125,13 +125,13 @@ def pack(core: Core, queue: RegisteredQueue, requests: Sequence[JobRequest], chu
     for index, request in enumerate(requests):
         payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, on_conflict, _, group = request
         if at_ms is not None:
-            delay_ms = max(0, at_ms - wall)  # by what the caller's calendar shows now
+            delay_ms = max(0, at_ms - wall)  # by the caller's calendar
         raw_key = key.encode() if key is not None else b""
         shard = anywhere
         key_digest = b""
         if raw_key:
             key_digest = digest(raw_key)
-            shard = queue.shard_of(key_digest)  # jobs of one key meet in one shard
+            shard = queue.shard_of(key_digest)  # jobs with the same key are in the same shard
         if group is not None:
             shard = shard_of_group(queue, group, bool(raw_key))
         part = packed.get(shard.partition)
@@ -235,8 +235,8 @@ def publish(
     jobs = duplicates = 0
     recorded: list[Refusal] = []
     for part, left_out in _with_refusals(core, name, requests, wanted, refused, chunk) if requests else ():
-        said = msgspec.msgpack.encode(left_out) if left_out else b""
-        reply = core.call_once(part.shard.base, "publish", *arguments(name, part), key, chunk, said, UNFINISHED_MS)
+        encoded = msgspec.msgpack.encode(left_out) if left_out else b""
+        reply = core.call_once(part.shard.base, "publish", *arguments(name, part), key, chunk, encoded, UNFINISHED_MS)
         if reply[0] == b"E":
             error = refusal(name, wanted, part, reply)
             raise error.at(accepted) if isinstance(error, KeyConflict) else error
@@ -244,8 +244,8 @@ def publish(
         jobs, duplicates = jobs + reply[1], duplicates + reply[2]
         recorded += _refusals(reply[3])
     recorded.sort(key=lambda refusal: refusal.index)
-    said = msgspec.msgpack.encode(recorded) if recorded else b""
-    core.commands.call(core.shards.registry, "count_chunk", key, chunk, jobs, duplicates, len(recorded), said)
+    encoded = msgspec.msgpack.encode(recorded) if recorded else b""
+    core.commands.call(core.shards.registry, "count_chunk", key, chunk, jobs, duplicates, len(recorded), encoded)
     return Published(True, jobs, duplicates, recorded) if fresh else Published(False, 0, 0, recorded)
 
 
@@ -257,7 +257,7 @@ def _with_refusals(
     refused: Sequence[Refusal],
     chunk: int,
 ) -> list[tuple[Packed, list[Refusal]]]:
-    """The chunk's jobs by partition, each with the refusals of that partition, which its marker records."""
+    """Return the chunk's jobs by partition, each with the refusals that the partition's marker records."""
     queue = core.shards.find_or_register(name)
     packed = {part.shard.partition: part for part in pack(core, queue, wanted, chunk)} if wanted else {}
     left_out: dict[int, list[Refusal]] = {}

@@ -34,7 +34,7 @@ from tenure.queueing.waiters import until_ended
 from tenure.storage.keyspace import digest
 from tenure.storage.records import ON_PARENT_DEAD
 
-#: What the server tells of a job: state, body, error, progress, result, lease.
+#: Fields of a job in the server's answer: state, body, error, progress, result, lease.
 _FIELDS = 6
 
 
@@ -47,7 +47,7 @@ def get(core: Core, name: QueueName, job: bytes) -> Job | None:
         return None
     shard = queue.shard_of(job)
     ghosts = core.filters.ghosts
-    if ghosts is not None and job in ghosts and surely_gone(core, shard, (job,)):
+    if ghosts is not None and job in ghosts and missing_jobs(core, shard, (job,)):
         return None
     now, *fields = core.commands.call(shard.base, "fetch", job)
     found = _job(shard, job, fields, now)
@@ -65,8 +65,8 @@ def holder(core: Core, name: QueueName, key: str) -> bytes | None:
     return found[:16] or None
 
 
-def surely_gone(core: Core, shard: Shard, jobs: Sequence[bytes]) -> set[bytes]:
-    """Those of these jobs that are not there. A plain read, cheaper than a verb: for ids that a filter named."""
+def missing_jobs(core: Core, shard: Shard, jobs: Sequence[bytes]) -> set[bytes]:
+    """Return those jobs that do not exist. A plain read, cheaper than a verb, for ids that a filter named."""
     key = shard.base + b":state"
     if len(jobs) == 1:
         return set() if core.commands.plain(key, "HEXISTS", key, jobs[0]) else set(jobs)
@@ -137,7 +137,7 @@ def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | 
         if not heard:
             notifications.subscribe(core.shards.find_or_register(name).shard_of(job).base, name)
             heard = True
-            return  # it may have ended before we subscribed
+            return  # it may have ended before this thread subscribed
         left = deadline - core.clock.steady_ms()
         if left <= 0:
             raise WaitTimeout(job.hex(), timeout_ms / 1000)
@@ -145,21 +145,21 @@ def wait_for(core: Core, name: QueueName, job: bytes, timeout_ms: int) -> Job | 
         core.commands.ensure_open()
 
     try:
-        return until_ended(look, pause, lambda last: _how_it_ended(core, name, last, job))
+        return until_ended(look, pause, lambda last: _final_state(core, name, last, job))
     finally:
         notifications.waiters.leave(waiter)
 
 
-def _how_it_ended(core: Core, name: QueueName, last: Job, job: bytes) -> Job:
-    """A job that is gone was done and not kept, or removed: its last event tells which."""
-    told = journal.timeline(core, name, job)
-    state = "done" if told and told[-1].type == "done" else "removed"
-    ended = told[-1].time_ms if told else core.now_ms()
+def _final_state(core: Core, name: QueueName, last: Job, job: bytes) -> Job:
+    """Return the final state of a removed job: done and not kept, or cancelled, as its last event says."""
+    events = journal.timeline(core, name, job)
+    state = "done" if events and events[-1].type == "done" else "removed"
+    ended = events[-1].time_ms if events else core.now_ms()
     return ended_as(last, state, ended)
 
 
 def parents(core: Core, name: QueueName, job: bytes, begin: int, limit: int) -> list[ParentResult]:
-    """What became of the jobs that it waits for, from a place on; about `ANSWER_BYTES` at most."""
+    """Return the job's parents from a position on; about `ANSWER_BYTES` at most."""
     queue = core.shards.find(name)
     if queue is None:
         return []
@@ -177,7 +177,7 @@ def parents(core: Core, name: QueueName, job: bytes, begin: int, limit: int) -> 
 
 
 def children(core: Core, name: QueueName, job: bytes, limit: int) -> list[ChildJob]:
-    """The first of the jobs that wait or waited for it."""
+    """Return the first jobs that wait or waited for it."""
     queue = core.shards.find(name)
     if queue is None:
         return []
@@ -233,7 +233,7 @@ def _mark(name: QueueName, state: str) -> bytes:
 
 
 def _cursor(name: QueueName, state: str, partition: int, place: bytes) -> str:
-    # Bound to its queue and state: a cursor from elsewhere is refused, not misread.
+    # The cursor includes its queue and state: one of another list is refused, not misread.
     return base64.urlsafe_b64encode(_mark(name, state) + bytes((partition,)) + place).decode()
 
 
@@ -248,9 +248,9 @@ def _split_cursor(cursor: str, name: QueueName, state: str) -> tuple[int, bytes]
 
 
 def find(core: Core, job: bytes) -> Job | None:
-    """Asks every shard in turn: an id does not name its queue here, and no key may be of two slots."""
+    """Search every shard in turn: an id does not name its queue, and no key can be in two slots."""
     for shard in core.shards.shards():
-        if job not in surely_gone(core, shard, (job,)):
+        if job not in missing_jobs(core, shard, (job,)):
             found = get(core, shard.name, job)
             if found is not None:
                 return found
@@ -264,7 +264,7 @@ def _queues(core: Core, tenant: str | None, queues: Collection[str] | None) -> l
 def list_all(
     core: Core, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
 ) -> Page:
-    """Queue by queue in the order of their names; a cursor is a name, and the cursor of its list."""
+    """Return a page, queue by queue in the order of names; a cursor is a queue's name and the cursor of its list."""
     begin, inner = "", None
     if cursor is not None:
         begin, _, rest = cursor.partition("!")
@@ -308,7 +308,7 @@ def upcoming(core: Core, request: UpcomingRequest) -> Page:
     return Page(jobs, base64.urlsafe_b64encode(first[limit - 1][0]).decode() if len(first) > limit else None)
 
 
-# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── counts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _NOTHING = Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, removed=0)
 
@@ -331,7 +331,7 @@ def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
 
 
 def queue_info(core: Core, queue: RegisteredQueue) -> QueueInfo | None:
-    """The queue in numbers, its partitions together; None if it is only a name so far."""
+    """Return the queue's counts, summed over its partitions; None if the queue has a name and nothing else."""
     there = []
     for shard in queue.shards:
         reply = core.commands.call(shard.base, "counts")

@@ -1,7 +1,7 @@
-"""Bytes as the Lua and its clients write them; the Lua's own are described in `lua/10_records.lua`.
+"""The records that Lua and its clients write; `lua/10_records.lua` describes Lua's own.
 
-A body carries a CRC-32 of the client that wrote it, a state a sum over its fields, a lease and a row of the journal
-the first digits of a SHA-1, the only digest Lua has there. Decoders raise `Corrupt`; they never guess.
+A body carries a CRC-32 by the client that wrote it, a state a weighted sum over its fields, a lease and a journal row
+the first digits of a SHA-1, the only digest in Lua there. Decoders raise `Corrupt` on any mismatch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenure.model.step import Step, StepKind
 from tenure.storage.checksum import crc32
 from tenure.storage.records import decode_headers
 
-#: What else there is of a job, as bits of its state. Stored: do not renumber.
+#: Flags of a state: which further records a job has. Stored: do not renumber.
 FLAGS = {
     "HAS_KEY": 1, "HAS_ERROR": 2, "HAS_PROGRESS": 4, "HAS_RESULT": 8, "HAS_GROUP": 16, "HAS_CHILDREN": 32, "HAS_PARENTS": 64,
     "HAS_STEPS": 128,
@@ -37,25 +37,21 @@ SETTLE = Struct(">B16s16sQ")  # verb, job, lease, token
 DELIVERY = Struct(">16sQIIBQ")  # job, token, attempt, max_attempts, priority, created
 WOKEN = Struct(">IQ")  # waiters to wake, when something is due
 TIME = Struct(">Q")
-PLACE = Struct(">Q16s")  # when a job becomes ready, and its id: where a list of upcoming jobs goes on
+PLACE = Struct(">Q16s")  # when a job becomes ready, and its id: the position in a list of upcoming jobs
 CONFLICT = Struct(">I16sI")  # a job's index, the job that holds its key, or (no id) an index of this call
-THERE = Struct(">I16s")  # index of a job in its call, the job that was there before
+THERE = Struct(">I16s")  # index of a job in its call, the existing job
 DISCARD = Struct(">16sQ")  # job, the token it must still have
-LINKS = Struct(
-    ">IBI"
-)  # index of a job in its call, what a dead parent means, how many parents; 16 bytes for each follow
-PARENT_HERE = Struct(">12sI")  # a parent that is a job of the same call: zeros, its index
+LINKS = Struct(">IBI")  # index of a job in its call, on_parent_dead, how many parents; 16 bytes for each follow
+PARENT_HERE = Struct(">12sI")  # a parent in the same call: zeros, its index
 STEPS = Struct(
     ">IQQ"
-)  # how many steps, their bytes, token of the delivery that began to wait; the signal it waits for follows
-STEP = Struct(">IQ")  # place among the steps of its job, when it was stored; its value follows
-RESTORED_STEP = Struct(
-    ">1sIIQ"
-)  # its kind, how long its name and its value are, when it was stored; name and value follow
+)  # how many steps, their bytes, token of the delivery that began to wait; the awaited signal follows
+STEP = Struct(">IQ")  # position among the steps of its job, when it was stored; its value follows
+RESTORED_STEP = Struct(">1sIIQ")  # its kind, lengths of its name and value, when it was stored; name and value follow
 RESTORED_PARENT = Struct(">16sB")  # a parent, and whether it had ended
-SCHEDULE = Struct(">BQQ")  # whether it is paused, when it was made, when its last pause ended; the schedule follows
-WAITS = Struct(">IB")  # parents that have not ended, what a dead one means
-#: Digits of a SHA-1 that seal a record.
+SCHEDULE = Struct(">BQQ")  # whether it is paused, when it was created, when its last pause ended; the schedule follows
+WAITS = Struct(">IB")  # parents that have not ended, on_parent_dead
+#: How many bytes of a SHA-1 seal a record.
 SEAL_BYTES = 8
 
 
@@ -66,7 +62,7 @@ def _sealed(prefix: bytes, row: bytes) -> bytes:
 # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BODY = Struct(">BHI")  # version, bytes of key, bytes of headers
-#: The version of a body that has a group: its name stands behind the key and a zero byte, and is counted with the key.
+#: The version of a body with a group: the group's name follows the key and a zero byte, and counts as part of the key.
 GROUP_BODY = 2
 _PLAIN = BODY.pack(1, 0, 0)
 
@@ -89,7 +85,7 @@ def encode_body(payload: bytes, key: bytes, headers: bytes, group: bytes = b"") 
 
 
 def plain_body(payload: bytes) -> bytes:
-    """The commonest one: no key, no headers."""
+    """Encode a body without key and headers, the most common kind."""
     body = _PLAIN + payload
     return body + crc32(body).to_bytes(4, "big")
 
@@ -118,7 +114,7 @@ def decode_body(value: bytes, job: bytes) -> Body:
 # ── states ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 STATE = Struct(">BBBBBIIIQQQQQQ16s")  # the fields of `State`; a checksum of 4 bytes follows
-STATE_HEAD = Struct(">BBBBBIIIQQQQQ")  # those that are the same for jobs which were enqueued alike
+STATE_HEAD = Struct(">BBBBBIIIQQQQQ")  # the fields that are equal for jobs enqueued alike
 
 
 class State(NamedTuple):
@@ -151,15 +147,15 @@ def encode_state(state: State, job: bytes) -> bytes:
     return STATE.pack(*state) + _sum(state, job).to_bytes(4, "big")
 
 
-# A state's checksum weighs each field by an odd number, the halves of an 8-byte field apart, so that a change of any
-# one of them shows. `constants` makes the Lua from these weights. Stored: never change them.
+# A state's checksum weighs each field by an odd number, and the halves of an 8-byte field separately, so that a change
+# of any one is detected. `constants` generates the Lua from these weights. Stored: never change them.
 ID_WEIGHTS = (40503, 30011, 20011, 10007)
 LEASE_WEIGHT = 3
 SMALL_WEIGHTS = {
     "state": 521, "priority": 1031, "reason": 2053, "flags": 4099, "attempt": 8209, "max_attempts": 16411,
     "replays": 32771,
 }  # fmt: skip
-#: Of each 8-byte field, in the order of `State`: the weights of its low and its high half.
+#: For each 8-byte field, in the order of `State`: the weights of its low and its high half.
 WIDE_WEIGHTS = {
     "token": (5, 7), "created": (11, 13), "visible": (17, 19), "ended": (23, 29), "due": (31, 37), "last": (41, 43),
 }  # fmt: skip
@@ -231,7 +227,7 @@ _STEP_KINDS: dict[bytes, StepKind] = {b"s": "step", b"g": "signal"}
 
 
 def decode_step(job: bytes, field: bytes, value: bytes) -> tuple[int, Step]:
-    """A step or a signal, and its place among those of its job. Raises Corrupt."""
+    """Return a step or a signal, and its position among those of its job. Raises Corrupt."""
     row, kind = value[:-SEAL_BYTES], _STEP_KINDS.get(field[:1])
     if kind is None or len(row) < STEP.size or _sealed(job + field, row) != value[-SEAL_BYTES:]:
         raise Corrupt("a step of it is damaged", job.hex())
@@ -245,7 +241,7 @@ _schedule = msgspec.msgpack.Decoder(Schedule)
 
 
 def encode_schedule(schedule: Schedule) -> bytes:
-    """What follows `SCHEDULE`, whose fields go before those in it."""
+    """Encode the part after `SCHEDULE`, whose fields take precedence over those in it."""
     return msgspec.msgpack.encode(schedule)
 
 
@@ -255,8 +251,10 @@ def decode_schedule(name: bytes, value: bytes) -> Schedule:
     if len(row) < SCHEDULE.size or _sealed(name, row) != value[-SEAL_BYTES:]:
         raise Corrupt(f"the schedule {name.decode('utf-8', 'replace')} is damaged")
     paused, created_at_ms, resumed_at_ms = SCHEDULE.unpack_from(row)
-    said = _schedule.decode(row[SCHEDULE.size :])
-    return msgspec.structs.replace(said, paused=bool(paused), created_at_ms=created_at_ms, resumed_at_ms=resumed_at_ms)
+    stored = _schedule.decode(row[SCHEDULE.size :])
+    return msgspec.structs.replace(
+        stored, paused=bool(paused), created_at_ms=created_at_ms, resumed_at_ms=resumed_at_ms
+    )
 
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,7 +267,7 @@ encode_msgpack = msgspec.msgpack.Encoder().encode
 
 
 def encode_rules(policy: Policy, partitions: int = 1) -> bytes:
-    """A policy as the Lua reads it: numbers only. Of its limits, a partition has its share."""
+    """Encode a policy as numbers for Lua. Each partition gets its share of the limits."""
     backoff = policy.backoff
     rate = policy.rate if isinstance(policy.rate, Rate) else None
     return RULES.pack(
@@ -294,9 +292,9 @@ GROUP_RULES = Struct(">QQdd")  # max_leased (0: any), burst (0: any), interval, 
 
 
 def encode_group_rules(policy: Policy) -> list[bytes]:
-    """What a policy says of groups, for the Lua: pairs of a group's name and its rules; the empty name is for all others.
+    """Encode a policy's rules for groups as pairs of name and rules; the empty name is for all other groups.
 
-    A group is in one partition, so that its limits are whole there.
+    A group is in one partition, so its limits are not shared out.
     """
     named = {"": policy.group, **policy.groups}
     return [part for name, group in named.items() if group is not None for part in (name.encode(), _rules_of(group))]
@@ -329,7 +327,7 @@ def decode_policy(raw: bytes) -> Policy:
 
 ROW = Struct(">BQQH")  # version, time, number of the first event, how many
 GROUP = Struct(">BBBBIQ16sHIB")  # change state priority reason max_attempts at lease count text's bytes, more follows
-REST = Struct(">QIQ")  # token, attempt, place of the job's event before this
+REST = Struct(">QIQ")  # token, attempt, position of the job's previous event
 
 
 class StoredEvent(NamedTuple):

@@ -1,9 +1,9 @@
-"""Request lanes: how a request that is sent twice acts once.
+"""Request lanes: make a request that is sent twice take effect once.
 
-A client has as many lanes as requests under way at once. A lane carries one request at a time, each with the next
-number, and beside what the request wrote the server keeps, in the same step, the lane's last number and its answer. A
-request whose answer was lost is sent again with the same number, and answered from there. So what is kept grows with
-the number of threads, not with the number of requests.
+A client has as many lanes as concurrent requests. A lane carries one request at a time, each with the next number. The
+server stores, in the same step as the request's writes, the lane's last number and its answer. A request whose answer
+was lost is sent again with the same number, and gets that answer. So the stored data grows with the number of threads,
+not of requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LaneRequest(NamedTuple):
 class RequestLanes:
     def __init__(self) -> None:
         self._client = os.urandom(9)
-        self._made = itertools.count()
+        self._created = itertools.count()
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._free: list[LaneRequest] = []
 
@@ -34,13 +34,15 @@ class RequestLanes:
     def request(self) -> Iterator[LaneRequest]:
         with self._lock:
             last = (
-                self._free.pop() if self._free else LaneRequest(self._client + next(self._made).to_bytes(3, "big"), 0)
+                self._free.pop()
+                if self._free
+                else LaneRequest(self._client + next(self._created).to_bytes(3, "big"), 0)
             )
         request = LaneRequest(last.lane, last.number + 1)
         try:
             yield request
         except BaseException:
-            # The request may still be on its way, and arrive after a later one: this lane is not used again.
+            # The request may still arrive, after a later one: this lane is not used again.
             raise
         else:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Restoring jobs as they stood in another store, or in this one before they were archived."""
+"""Restore jobs as they were in another store, or in this one before they were archived."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tenure.storage.keyspace import digest
 from tenure.storage.records import ON_PARENT_DEAD, encode_headers
 
 _JOB_OVERHEAD = 512
-#: A done job comes back to be looked at: it stays a day where the policy says nothing longer.
-_KEPT_MS = 86_400_000
+#: Milliseconds for which a restored done job stays, unless the policy's retention is longer.
+_RETENTION_MS = 86_400_000
 
 
 def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
@@ -47,7 +47,9 @@ def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored
         keys[image.id] = image.key
     whole = Restored(added=[], there=[], refused={})
     for shard, args in parts.items():
-        added, there, *refused = core.call_once(shard.base, "restore", created_text(name), FIRST_RULES, _KEPT_MS, *args)
+        added, there, *refused = core.call_once(
+            shard.base, "restore", created_text(name), FIRST_RULES, _RETENTION_MS, *args
+        )
         whole.added.extend(_ids(added))
         whole.there.extend(_ids(there))
         for job, why in zip(refused[::2], refused[1::2], strict=True):
@@ -56,14 +58,14 @@ def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored
 
 
 def _refusal(key: str | None, why: bytes) -> str:
-    """What a letter of the Lua means, and the job that follows it."""
+    """Return the meaning of the letter in Lua's answer, and the job that follows it."""
     other = why[1:].hex()
-    said = {
+    reasons = {
         b"k": f"its idempotency key {key!r} is held by job {other}",
         b"p": f"it waits for job {other}, which is not there: on Redis and Valkey, in the same queue and partition",
         b"x": f"it waits for job {other}, which is dead",
     }
-    return said.get(why[:1], "a job with this id is there already, and differs")
+    return reasons.get(why[:1], "a job with this id is there already, and differs")
 
 
 def _ids(joined: bytes) -> list[str]:
@@ -109,7 +111,7 @@ def _packed(image: JobImage) -> list[Arg]:
 
 
 def _packed_parents(image: JobImage) -> bytes:
-    """What a dead parent means, and the parents; those of other queues cannot be told from such as are not there."""
+    """Encode on_parent_dead and the parents; parents in other queues look like missing ones."""
     if not image.parents:
         return b""
     policy = bytes((ON_PARENT_DEAD.index(image.on_parent_dead),))

@@ -1,4 +1,4 @@
-"""Schedules that are made at run time: a hash a tenant, in the registry's slot (`lua/88_schedules.lua`)."""
+"""Schedules made at run time: one hash for each tenant, in the registry's slot (`lua/88_schedules.lua`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tenure.model.schedule import MAX_SCHEDULES, Schedule, ScheduleChange, name_
 
 
 def change_schedule(core: Core, tenant: str, name: str, change: ScheduleChange) -> bool:
-    """Carry a change out; False if there is no schedule of that name to pause, resume or remove.
+    """Apply a change; False if there is no schedule of that name to pause, resume or remove.
 
-    Raises InvalidArgument (there is one of that name, and it is not to be replaced), TooLarge (too many).
+    Raises InvalidArgument (the name is taken, and replace is not set), TooLarge (too many).
     """
     registry = core.shards.registry
     if change.put is not None:
@@ -32,7 +32,7 @@ def change_schedule(core: Core, tenant: str, name: str, change: ScheduleChange) 
 
 
 def schedules(core: Core, tenant: str | None) -> list[Schedule]:
-    """The schedules of one tenant, or of all, in the order of tenants and names. Raises Corrupt."""
+    """Return the schedules of one tenant, or of all, ordered by tenant and name. Raises Corrupt."""
     rows = core.commands.call(core.shards.registry, "schedules", tenant or "")
     found = sorted(zip(rows[::3], rows[1::3], rows[2::3], strict=True))
     return [decode_schedule(name, row) for _, name, row in found]

@@ -1,7 +1,7 @@
-"""Queues and their shards: a queue is one shard, or as many as it has partitions.
+"""Queues and their shards: a queue has one shard for each of its partitions.
 
-All keys of a shard share a hash tag, so it lives in one slot of a cluster and each verb on it is one step there. Names
-hold neither `/` nor braces, so joining them is safe. A job's last byte names its partition.
+All keys of a shard share a hash tag, so it lives in one slot of a cluster, and each verb on it is one step there. Names
+contain neither `/` nor braces, so they can be joined. A job's last byte is its partition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Shard(NamedTuple):
     base: bytes
     name: QueueName
     partition: int
-    #: Names the shard in cursors: the queue's number and the partition.
+    #: The shard's name in cursors: the queue's number and the partition.
     number: int
 
 
@@ -34,7 +34,7 @@ class RegisteredQueue(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Jobs of one call that go to one shard, as its verbs take them."""
+    """Jobs of one call that go to one shard, encoded for its verbs."""
 
     shard: Shard
     indexes: list[int] | range
@@ -53,7 +53,7 @@ class Shards:
         self._turn = itertools.count()
 
     def find(self, name: QueueName) -> RegisteredQueue | None:
-        """The queue, if it is registered."""
+        """Return the queue if it is registered."""
         found = self._known.get(name)
         if found is None:
             raw = self._commands.plain(self.registry + b":names", "HGET", self.registry + b":names", _joined(name))
@@ -62,7 +62,7 @@ class Shards:
         return found
 
     def find_or_register(self, name: QueueName) -> RegisteredQueue:
-        """The queue; it is registered, and given a number, if it is new."""
+        """Return the queue, registering it with a new number if needed."""
         found = self._known.get(name)
         if found is None:
             reply = self._commands.call(self.registry, "register", _joined(name), self._partitions)
@@ -74,7 +74,7 @@ class Shards:
         rows = self._commands.plain(names, "HGETALL", names)
         pairs = rows.items() if isinstance(rows, dict) else zip(rows[::2], rows[1::2], strict=True)
         found = [self._learn(QueueName(*key.decode().split("/")), value) for key, value in pairs]
-        # A failover may lose the newest names, although their queues live on other nodes: register those we know again.
+        # A failover may lose the newest names while their queues live on other nodes: register the known ones again.
         for queue in self._known.keys() - {queue.name for queue in found}:
             lost = self._known[queue]
             self._commands.plain(names, "HSETNX", names, _joined(queue), f"{lost.number} {len(lost.shards)}")
@@ -85,7 +85,7 @@ class Shards:
         return [shard for queue in self.queues() for shard in queue.shards]
 
     def rotated(self, shards: Sequence[Shard]) -> Sequence[Shard]:
-        """The shards, beginning one further with each call: callers take them in turn."""
+        """Return the shards, starting one further with each call."""
         if len(shards) == 1:
             return shards
         first = next(self._turn) % len(shards)

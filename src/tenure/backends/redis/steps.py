@@ -11,11 +11,11 @@ from tenure.backends.redis.records import decode_step
 from tenure.errors import LeaseLost, NotFound
 from tenure.model.lease import Proof
 from tenure.model.names import QueueName
-from tenure.model.step import Step, too_many
+from tenure.model.step import Step, steps_limit_error
 
 
 def record_step(core: Core, name: QueueName, proof: Proof, step: str, value: bytes) -> bytes:
-    """Store a step's value, unless there is one: the value that is stored. Raises LeaseLost, TooLarge."""
+    """Store a step's value unless it has one; return the stored value. Raises LeaseLost, TooLarge."""
     queue = core.shards.find(name)
     if queue is None:
         raise LeaseLost(proof.job.hex(), proof.token)
@@ -28,7 +28,7 @@ def record_step(core: Core, name: QueueName, proof: Proof, step: str, value: byt
 
 
 def signal(core: Core, name: QueueName, job: bytes, signal: str, payload: bytes) -> bool:
-    """Give a job a signal; False if it has one of that name. Raises NotFound, TooLarge."""
+    """Send a signal to a job; False if it has one of that name. Raises NotFound, TooLarge."""
     queue = core.shards.find(name)
     reply = [-1]
     if queue is not None:
@@ -40,7 +40,7 @@ def signal(core: Core, name: QueueName, job: bytes, signal: str, payload: bytes)
 
 
 def steps(core: Core, name: QueueName, job: bytes) -> list[Step]:
-    """The steps and signals of a job, in the order in which they were stored. Raises Corrupt."""
+    """Return the steps and signals of a job, in the order in which they were stored. Raises Corrupt."""
     queue = core.shards.find(name)
     if queue is None:
         return []
@@ -50,6 +50,6 @@ def steps(core: Core, name: QueueName, job: bytes) -> list[Step]:
 
 
 def _raise_if_too_many(reply: Sequence[Any]) -> None:
-    refused = too_many(reply[2], reply[3]) if reply[:2] == [b"E", b"large"] else None
+    refused = steps_limit_error(reply[2], reply[3]) if reply[:2] == [b"E", b"large"] else None
     if refused is not None:
         raise refused

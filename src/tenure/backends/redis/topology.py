@@ -1,7 +1,7 @@
-"""Which server has a key: the only one, the primary that Sentinel names, or the cluster's node for the key's slot.
+"""Find the server for a key: the only one, the primary that Sentinel names, or the cluster's node for the key's slot.
 
-The driver makes connections and parses answers. Its own retries and redirections are turned off: only `commands` knows
-the number under which a request may be sent again.
+The driver opens connections and parses answers. Its retries and redirections are off: only `commands` knows the number
+under which a request may be sent again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from tenure.backends.redis.address import Address
-from tenure.backends.redis.connections import let_go_idle, take_connection
+from tenure.backends.redis.connections import close_idle, take_connection
 from tenure.backends.redis.packer import packing_in_python
 from tenure.errors import OpenError
 
@@ -24,15 +24,15 @@ Place = tuple[str, int]
 
 class Topology(Protocol):
     def node(self, key: bytes) -> redis.Redis:
-        """The primary that has this key, as far as we know."""
+        """Return the primary that has this key, by the last refresh."""
 
     def at(self, place: Place) -> redis.Redis:
-        """The node a server sent us to."""
+        """Return the node that a redirection names."""
 
     def primaries(self) -> list[redis.Redis]: ...
 
     def refresh(self) -> None:
-        """Ask again which server has what."""
+        """Ask the servers again which of them has which keys."""
 
     def close(self) -> None: ...
 
@@ -55,7 +55,7 @@ def topology(address: Address, timeout: float, tls: Options | None = None) -> To
         options["password"] = address.password
     options |= _without_notifications()
     if address.kind == "unix":
-        return _One(_client(unix_socket_path=address.path, db=address.db, **options))
+        return _SingleServer(_client(unix_socket_path=address.path, db=address.db, **options))
     options |= tls or {}
     if address.kind == "cluster":
         return _Cluster(address.hosts, options)
@@ -63,7 +63,7 @@ def topology(address: Address, timeout: float, tls: Options | None = None) -> To
     if address.kind == "sentinel":
         return _Sentinel(address, options)
     host, port = address.hosts[0]
-    return _One(_client(host=host, port=port, **options))
+    return _SingleServer(_client(host=host, port=port, **options))
 
 
 def _client(**options: Any) -> redis.Redis:
@@ -73,12 +73,12 @@ def _client(**options: Any) -> redis.Redis:
 def _without_notifications() -> Options:
     try:
         from redis.maint_notifications import MaintNotificationsConfig
-    except ImportError:  # a driver that does not have them
+    except ImportError:  # a driver without them
         return {}
     return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
 
 
-class _One:
+class _SingleServer:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
@@ -95,10 +95,10 @@ class _One:
         self._client.connection_pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
-        let_go_idle(self._client)
+        close_idle(self._client)
 
 
-class _Sentinel(_One):
+class _Sentinel(_SingleServer):
     def __init__(self, address: Address, options: Options) -> None:
         from redis import sentinel
 
@@ -187,7 +187,7 @@ class _Cluster:
 
     def close(self) -> None:
         for client in self._known.values():
-            let_go_idle(client)
+            close_idle(client)
 
 
 def _text(value: object) -> str:

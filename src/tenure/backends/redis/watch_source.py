@@ -1,4 +1,4 @@
-"""The watch source (`queueing.watches`) of a Redis store: channels wake its waiters, servers tell what is due."""
+"""The watch source (`queueing.watches`) of a Redis store: channels wake its waiters, servers report due times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class RedisWatchSource:
         self._core = core
         self.clock = core.clock
         self.waiters = core.notifications.waiters
-        #: Our own clock: the server's time costs a round trip, so due times are turned into milliseconds from now.
+        #: This process's clock: reading the server's costs a round trip, so due times are converted to milliseconds
+        #: from now.
         self.now_ms = core.clock.steady_ms
 
     def listen(self, topics: Sequence[object]) -> None:
@@ -37,7 +38,8 @@ class RedisWatchSource:
             if not isinstance(name, QueueName):
                 continue
             plan = NEVER
-            core.notifications.plans.pop(name, None)  # without a plan, anything that becomes due wakes the first waiter
+            # without a planned look, anything that becomes due wakes the first waiter
+            core.notifications.plans.pop(name, None)
             for shard in core.shards.find_or_register(name).shards:
                 due, now = core.commands.call(shard.base, "due", core.grace_ms)
                 if due >= 0:
@@ -52,5 +54,5 @@ class RedisWatchSource:
         return POLL_SECONDS
 
     def version(self) -> int:
-        """Grows every `POLL_SECONDS`, so that a lost message is made up for."""
+        """Grows every `POLL_SECONDS`, to make up for lost messages."""
         return self.now_ms() // round(POLL_SECONDS * 1000)

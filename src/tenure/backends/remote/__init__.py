@@ -1,1 +1,1 @@
-"""A store behind HTTP, seen from its client (docs/protocol.md)."""
+"""The client of a store behind HTTP (docs/protocol.md)."""

@@ -1,4 +1,4 @@
-"""Where a server is: `http://host:port`, `https://host:port`, `http+unix:/path/to/socket`."""
+"""The address of a server: `http://host:port`, `https://host:port`, `http+unix:/path/to/socket`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tenure.errors import OpenError
 if TYPE_CHECKING:
     import ssl
 
-#: What the kernel takes as a Unix socket's name, with some room.
+#: The kernel's limit for a Unix socket's name, with some reserve.
 _MAX_NAME = 100
 
 
 class Address(NamedTuple):
     url: str
-    #: Of a TCP server.
+    #: For a TCP server.
     host: str = ""
     port: int = 0
     tls: bool = False
-    #: Of a Unix socket.
+    #: For a Unix socket.
     unix: str = ""
-    #: What a proxy puts before our paths.
+    #: The prefix that a proxy puts before the server's paths.
     base: str = ""
 
     def connect(self, timeout: float, context: ssl.SSLContext | None = None) -> socket.socket:
@@ -87,9 +87,9 @@ def parse(url: str) -> Address:
 
 @contextlib.contextmanager
 def reachable(path: str) -> Iterator[str]:
-    """A name for a Unix socket that the kernel takes: it limits them to about 107 bytes, and folders may lie deeper.
+    """Yield a name for a Unix socket that fits the kernel's limit of about 107 bytes.
 
-    A long one is named through a handle on its folder.
+    A longer path is named through a file descriptor of its folder.
     """
     if len(os.fsencode(path)) <= _MAX_NAME:
         yield path

@@ -1,4 +1,4 @@
-"""The contract over HTTP: what `tenure.open("http://…")` stands on."""
+"""The contract over HTTP, which `tenure.open("http://…")` uses."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         patience: float = 0.0,
         retry: bool = True,
     ) -> None:
-        """`patience` is how long to try for a first answer. Raises OpenError, Unauthenticated."""
+        """Connect, trying for `patience` seconds. Raises OpenError, Unauthenticated."""
         super().__init__(
             address, encoding=encoding, credentials=credentials, timeout=timeout, ca_file=ca_file, retry=retry
         )
         self._poller = Poller()
         try:
             self._info = self._store(patience)
-            # Every process that can reach the server may share the store: of this host by a Unix socket, of others by
+            # Every process that reaches the server can share the store: of this host by a Unix socket, of others by
             # TCP.
             self._traits = replace(self._info.traits, scope="host" if address.unix else "cluster", poll=None)
         except Unavailable as exc:
@@ -119,7 +119,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
     ) -> Leased | None:
         reply = self._claimed(request, lambda left_ms: self._claim(names, request, left_ms, cancel), cancel)
-        return None if reply is None else reply.leased(_which(names, reply))
+        return None if reply is None else reply.leased(_leased_queue(names, reply))
 
     def claim_any(
         self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
@@ -143,7 +143,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def _claimed(
         self, request: ClaimRequest, ask: Callable[[int], m.ClaimReply], cancel: threading.Event | None
     ) -> m.ClaimReply | None:
-        """Ask, with what is left of the wait, until there is a lease or nothing is left. None: there is none."""
+        """Repeat the request with the rest of the wait until there is a lease or no time is left. None: no lease."""
         left_ms = request.wait_ms
         while True:
             if cancel is not None and cancel.is_set() and left_ms:
@@ -153,8 +153,8 @@ class RemoteBackend(NetworkServing, BulkVerbs):
             except LeaseLost:
                 if request.id is not None or self._request:
                     raise
-                # The id was made here: the reply was lost, and the lease ran out before the repeat. Its jobs are ready
-                # again.
+                # This process chose the id: the reply was lost, and the lease expired before the repeat. Its jobs are
+                # ready again.
                 continue
             if reply.lease is not None:
                 return reply
@@ -204,7 +204,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def steps(self, name: QueueName, job: bytes) -> Steps:
         return self._of_queue("steps", name, f"/jobs/{job.hex()}/steps", None, m.StepList).steps
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, name: QueueName, job: bytes) -> Job | None:
         return self._job("get", name, f"/jobs/{job.hex()}")
@@ -295,13 +295,13 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def list_all(
         self, state: str, limit: int, cursor: str | None, tenant: str | None, queues: Collection[str] | None
     ) -> Page:
-        path = "/v1/jobs" + query_of(state=state, limit=limit, cursor=cursor, queues=_listed(queues))
+        path = "/v1/jobs" + query_of(state=state, limit=limit, cursor=cursor, queues=_comma_separated(queues))
         return self._ask(OPERATIONS["list_all"], path, tenant, None, Page)
 
     def upcoming(self, request: UpcomingRequest) -> Page:
         before_ms, after_ms, limit, cursor, tenant, queues = request
         path = "/v1/upcoming" + query_of(
-            before_ms=before_ms, after_ms=after_ms, limit=limit, cursor=cursor, queues=_listed(queues)
+            before_ms=before_ms, after_ms=after_ms, limit=limit, cursor=cursor, queues=_comma_separated(queues)
         )
         return self._ask(OPERATIONS["upcoming"], path, tenant, None, Page)
 
@@ -314,7 +314,7 @@ class RemoteBackend(NetworkServing, BulkVerbs):
             OPERATIONS["newest_events"], "/v1/events/newest" + query_of(limit=limit), None, None, EventPage
         )
 
-    # ── mend ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── manage ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def replay(self, name: QueueName, request: ReplayRequest, progress: Progress | None = None) -> Replayed:
         replayed = self._of_queue("replay", name, "/replay", m.ReplayBody.of(request), Replayed)
@@ -377,12 +377,12 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         return True
 
     def check(self, repair: bool, progress: Progress | None = None) -> Report:
-        # A large store takes minutes: the answer may take as long as the server needs.
+        # Checking a large store takes minutes, so this request has no practical deadline.
         body = m.CheckBody(repair)
         return self._ask(OPERATIONS["check"], "/v1/admin/check", None, body, Report, wait_ms=LONG_MS)
 
     def once(self, request: bytes) -> Backend:
-        """The same store, whose next verb is sent under that id."""
+        """Return a view of the same store, whose next verb is sent under that id."""
         return RemoteRequestView(self, request)
 
     def snapshot(self, path: str) -> None:
@@ -391,18 +391,18 @@ class RemoteBackend(NetworkServing, BulkVerbs):
 
 
 class RemoteRequestView(RemoteBackend):
-    """A view of a client for one request whose id was chosen before."""
+    """A view of a client for one request whose id is already chosen."""
 
     def __init__(self, backend: RemoteBackend, request: bytes) -> None:
         vars(self).update(vars(backend))
         self._request = request.hex()
 
     def close(self) -> None:
-        """The store is not the view's to close."""
+        """Do nothing: the view does not own the store."""
 
 
 def _tenant_and_queues(names: Sequence[QueueName]) -> tuple[str | None, list[str]]:
-    """Several queues by one tenant's header, or each with its tenant before it."""
+    """Return the tenant for the header if all queues share it; otherwise None, and each name with its tenant."""
     tenants = {name.tenant for name in names}
     if len(tenants) == 1:
         (tenant,) = tenants
@@ -410,11 +410,11 @@ def _tenant_and_queues(names: Sequence[QueueName]) -> tuple[str | None, list[str
     return None, [f"{name.tenant}/{name.queue}" for name in names]
 
 
-def _listed(queues: Collection[str] | None) -> str | None:
+def _comma_separated(queues: Collection[str] | None) -> str | None:
     return None if queues is None else ",".join(sorted(queues))
 
 
-def _which(names: Sequence[QueueName], reply: m.ClaimReply) -> QueueName:
-    """The queue of the claim that the reply is of; a token's own tenant has the default's name here."""
+def _leased_queue(names: Sequence[QueueName], reply: m.ClaimReply) -> QueueName:
+    """Return the queue that the reply leases from. A token's own tenant is called the default tenant here."""
     exact = QueueName(reply.tenant, reply.queue)
     return exact if exact in names else next(name for name in names if name.queue == reply.queue)

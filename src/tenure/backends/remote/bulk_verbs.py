@@ -1,4 +1,4 @@
-"""What carries many jobs or rows at once, over HTTP: staged writes, restores, snapshots and their tables."""
+"""The bulk verbs over HTTP: staged writes, restores, snapshots and their tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class BulkVerbs(Requests):
-    # ── bring in ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── restores and staged writes ───────────────────────────────────────────────────────────────────────────────────
 
     def restore(self, name: QueueName, jobs: Sequence[JobImage]) -> Restored:
         body = m.RestoreBody([m.ImageBody.of(job) for job in jobs])
@@ -80,7 +80,7 @@ class BulkVerbs(Requests):
     def _write(self, verb: str, write_id: str, rest: str, body: object, answers: type[T]) -> T:
         return self._ask(OPERATIONS[verb], f"/v1/writes/{write_word(write_id)}{rest}", None, body, answers)
 
-    # ── read in bulk ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── snapshots and tables ─────────────────────────────────────────────────────────────────────────────────────────
 
     def take_snapshot(self, name: str, ttl_ms: int) -> SnapshotInfo:
         body = m.TakeBody(ttl_ms, name)
@@ -88,7 +88,7 @@ class BulkVerbs(Requests):
 
     def renew_snapshot(self, id: str) -> SnapshotInfo:
         if not _WORD.fullmatch(id):
-            raise SnapshotExpired(id)  # no server gave that out
+            raise SnapshotExpired(id)  # no server gives out such an id
         return self._ask(OPERATIONS["renew_snapshot"], f"/v1/snapshots/{id}/renew", None, None, SnapshotInfo)
 
     def drop_snapshot(self, id: str) -> bool:
@@ -104,12 +104,12 @@ class BulkVerbs(Requests):
         return self._ask(OPERATIONS["snapshots"], "/v1/snapshots", None, None, m.SnapshotList).snapshots
 
     def table_parts(self, snapshot: str, table: str, **which: object) -> m.PartList:
-        """Beside the contract: readers elsewhere cut and read a snapshot's tables through the server."""
+        """Split a snapshot's table into parts. Not part of the contract: for readers on other hosts."""
         path = f"/v1/snapshots/{snapshot}/{table}/parts" + query_of(**which)
         return self._ask(OPERATIONS["table_parts"], path, None, None, m.PartList, wait_ms=LONG_MS)
 
     def read_table(self, snapshot: str, table: str, **which: object) -> bytes:
-        """A page, as an Arrow stream."""
+        """Return a page of a table as an Arrow stream."""
         path = f"/v1/snapshots/{snapshot}/{table}" + query_of(**which)
         answer = self._answer(OPERATIONS["read_table"], path, None, None, wait_ms=LONG_MS)
         return answer.body if answer.content_type == ARROW else self._read(answer, bytes)

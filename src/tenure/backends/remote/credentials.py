@@ -1,7 +1,7 @@
-"""The token a client shows, and where a new one comes from when it has run out.
+"""The client's token, and its renewal from a file.
 
-A worker outlives its tokens. One out of a file is read again when the server no longer takes it: the issuer
-of tokens only has to replace the file.
+A worker outlives its tokens. A token from a file is read again when the server refuses it, so the issuer of tokens only
+has to replace the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tenure.errors import SettingsError
 
-#: What a token may be made of: nothing that could end the header it stands in.
+#: The characters of a token: none that could end the header.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+\Z")
 
 
@@ -30,11 +30,11 @@ class Credentials:
 
     @property
     def header(self) -> str:
-        """A line of a request's head, or nothing."""
+        """The Authorization header, or nothing."""
         return "" if self._token is None else f"Authorization: Bearer {self._token}\r\n"
 
     def renew(self) -> bool:
-        """Whether there is another token than the one that was refused."""
+        """Read the file again; return whether it has another token than the refused one."""
         if self._file is None:
             return False
         before, self._token = self._token, self._read()
@@ -50,5 +50,5 @@ class Credentials:
 
 def _checked(token: str, source: str) -> str:
     if not _TOKEN.match(token):
-        raise SettingsError(f"{source}: that is not a token")  # and not a word about what it is
+        raise SettingsError(f"{source}: that is not a token")  # the message does not show the text
     return token

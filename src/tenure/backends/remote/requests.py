@@ -1,4 +1,4 @@
-"""Requests to a server: head and body out, and the reply decoded, or raised as the error that it holds."""
+"""Requests to a server: encode and send them, decode the replies, raise the errors that they hold."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tenure.protocol.tracing import client_span, tracing
 
 T = TypeVar("T")
 
-#: For what takes as long as it takes: a check of a large store, a copy of it.
+#: For operations without a practical deadline: the check or copy of a large store.
 LONG_MS = 86_400_000
 
 
 class Requests:
-    """A server's address, and how requests are sent to it."""
+    """A server's address and the requests to it."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class Requests:
         self._transport = Transport(address, timeout=timeout, ca_file=ca_file, retry=retry)
         self._credentials = credentials or Credentials()
         self._base = address.base
-        #: What every head has, behind its path.
-        self._fixed = f" HTTP/1.1\r\nHost: {address.authority}\r\nAccept: {self._format.content_type}\r\n"
+        #: The part of every head after the path that never changes.
+        self._common_head = f" HTTP/1.1\r\nHost: {address.authority}\r\nAccept: {self._format.content_type}\r\n"
         self._content_type = f"Content-Type: {self._format.content_type}\r\n"
-        #: The id of the next request, where the caller has chosen it.
+        #: The id of the next request, if the caller has chosen it.
         self._request = ""
         renewed_after_fork(self, Layer.BACKEND)
 
     def renew_after_fork(self) -> None:
-        """The connections are the parent's: the child makes its own."""
+        """Forget the connections, which belong to the parent: the child opens its own."""
         self._transport.disown()
 
     def _ask(
@@ -89,12 +89,12 @@ class Requests:
         cancel: threading.Event | None = None,
         patience: float | None = None,
     ) -> Answer:
-        """As it came, whatever it says. `more`: further lines of the head."""
+        """Send a request and return the reply whatever its status. `more`: further header lines."""
         name = (self._request or os.urandom(16).hex()) if operation.remembered else ""
-        start = f"{operation.method} {self._base}{path}{self._fixed}"
+        start = f"{operation.method} {self._base}{path}{self._common_head}"
         if tenant is not None:
             more += f"Tenure-Tenant: {tenant}\r\n"
-        # What differs from one request to the next comes last: servers cache the rest (`protocol.head_cache`).
+        # The parts that differ between requests come last: servers cache the rest (`protocol.head_cache`).
         named = f"Tenure-Request: {name}\r\n" if name else ""
         if request is None:
             body = b""
@@ -109,7 +109,7 @@ class Requests:
             head = f"{start}{shown}{more}".encode("ascii")
             parts = (head + body,) if len(body) < 1 << 16 else (head, body)
             answer = exchange(parts, wait=wait_ms / 1000, patience=patience, cancel=cancel, call_off=call_off)
-            # Refused: there may be a newer token, or another thread has found one meanwhile.
+            # Refused: try again if the file has a new token, or another thread has read one meanwhile.
             if answer.status != 401 or (self._credentials.header == shown and not self._credentials.renew()):
                 return answer
 
@@ -124,8 +124,8 @@ class Requests:
         raise error_of(problem)
 
     def _call_off(self, name: str, tenant: str | None) -> None:
-        """Tell the server that a waiting request is no longer wanted; its answer says what became of it."""
-        head = f"DELETE {self._base}/v1/requests/{name}{self._fixed}{self._credentials.header}"
+        """Ask the server to cancel a waiting request, whose reply then tells the outcome."""
+        head = f"DELETE {self._base}/v1/requests/{name}{self._common_head}{self._credentials.header}"
         if tenant is not None:
             head += f"Tenure-Tenant: {tenant}\r\n"
         self._transport.exchange([(head + "\r\n").encode("ascii")], patience=1.0)
@@ -141,7 +141,7 @@ class Requests:
         wait_ms: int = 0,
         cancel: threading.Event | None = None,
     ) -> T:
-        # The default tenant is not named: it is whichever the token is for.
+        # The default tenant is not named: it is the token's.
         tenant = None if name.tenant == DEFAULT_TENANT else name.tenant
         return self._ask(
             OPERATIONS[verb],

@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 client: connections kept and shared by threads, deadlines, and repeats that are safe.
+"""A small HTTP/1.1 client: pooled connections shared by threads, deadlines, and safe repeats.
 
-A request that got no answer is sent again, with the same id, until its deadline: the server remembers what it did under
+A request without an answer is sent again, with the same id, until its deadline: the server remembers the outcome under
 that id and answers the same. (http.client takes nearly twice the processor time for a request, httpx seven times:
 docs/adr.)
 """
@@ -21,9 +21,9 @@ from typing import NamedTuple
 from tenure.backends.remote.address import Address
 from tenure.errors import StoreClosed, TenureError, Unavailable
 
-#: Between two looks whether the caller still wants to wait.
-_NOTICE_S = 0.05
-_KEPT = 64
+#: Seconds between two checks whether the caller has cancelled.
+_CANCEL_CHECK_S = 0.05
+_POOL_SIZE = 64
 
 
 class Answer(NamedTuple):
@@ -38,18 +38,18 @@ class Unreachable(Unavailable):
 
 
 class Broken(OSError):
-    """The connection ended inside an answer, or before it."""
+    """The connection ended before or inside an answer."""
 
 
 class Connection:
-    """One connection; used by one thread at a time. `timeout`: for each step of a request, besides what it may wait."""
+    """One connection, used by one thread at a time. `timeout` applies to each step of a request, besides its wait."""
 
     def __init__(self, sock: socket.socket, timeout: float) -> None:
         self.sock = sock
         if isinstance(sock, ssl.SSLSocket):
             sock.settimeout(timeout)
         else:
-            # By the kernel: Python's own timeout asks it before every call whether that would block, 7 µs each.
+            # Let the kernel time out: Python's own timeout polls before every call, 7 µs each.
             sock.settimeout(None)
             seconds, part = divmod(timeout, 1)
             for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -64,7 +64,7 @@ class Connection:
             self.sock.sendall(part)
 
     def ready(self, timeout: float) -> bool:
-        """Whether an answer begins to come within that time."""
+        """Whether an answer begins to arrive within that time."""
         if isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
             return True
         poll = select.poll()
@@ -138,7 +138,7 @@ def _headers(head: str) -> dict[str, str]:
 
 
 class Transport:
-    """Connections to one server. Thread-safe."""
+    """A pool of connections to one server. Thread-safe."""
 
     def __init__(
         self, address: Address, *, timeout: float = 30.0, ca_file: str | None = None, retry: bool = True
@@ -163,9 +163,9 @@ class Transport:
         cancel: threading.Event | None = None,
         call_off: Callable[[], None] | None = None,
     ) -> Answer:
-        """Send it, and again if no answer comes, until `patience` (the timeout, if not said) has passed.
+        """Send a request, repeating it while no answer comes, until `patience` (default: the timeout) has passed.
 
-        `wait` is how long the server may take besides. Once `cancel` is set meanwhile, `call_off` is called, and the
+        `wait` is how long the server may additionally wait. If `cancel` is set meanwhile, `call_off` is called, and the
         answer received. Raises Unavailable, StoreClosed.
         """
         patience = (self.timeout if self._retry else 0.0) if patience is None else patience
@@ -174,10 +174,10 @@ class Transport:
         while True:
             connection: Connection | None = None
             try:
-                # Patience is for trying again: the first try takes what a connection takes.
+                # Patience limits the repeats: the first try may take the connection's whole timeout.
                 left = until - time.monotonic() if tries else self.timeout
                 connection = self._connection(max(0.05, min(left, 10.0)))
-                answer = self._once(connection, request, wait, cancel, call_off)
+                answer = self._try_once(connection, request, wait, cancel, call_off)
                 if answer.status != 503 or answer.retry_after is None:
                     return answer
                 reason: str = "the server is going down"
@@ -186,13 +186,13 @@ class Transport:
                     raise self.closed() from None
                 reason = "no answer in time" if isinstance(exc, BlockingIOError) else str(exc) or type(exc).__name__
                 if connection is not None and connection.used:
-                    # Kept for longer than the other end did, and likely all of them were.
+                    # The server closed it while it was idle, and probably the other idle ones, too.
                     self._drop_idle()
                     if time.monotonic() < until:
                         continue
             finally:
                 if connection is not None:
-                    self._give_back(connection)
+                    self._return_to_pool(connection)
             tries += 1
             pause = min(0.01 * 2**tries, 0.5)
             if time.monotonic() + pause > until:
@@ -200,7 +200,7 @@ class Transport:
             self.retried("request")
             time.sleep(pause)
 
-    def _once(
+    def _try_once(
         self,
         connection: Connection,
         request: Sequence[bytes],
@@ -220,11 +220,11 @@ class Transport:
     def _wait(
         self, connection: Connection, wait: float, cancel: threading.Event | None, call_off: Callable[[], None] | None
     ) -> None:
-        """Return when the answer begins to arrive; once `cancel` is set, call the request off."""
+        """Return when the answer begins to arrive. If `cancel` is set, cancel the request at the server."""
         if cancel is None or call_off is None:
-            return self._wait_plainly(connection, wait)
+            return self._wait_uncancellable(connection, wait)
         until = time.monotonic() + wait + self.timeout
-        while not connection.ready(_NOTICE_S):
+        while not connection.ready(_CANCEL_CHECK_S):
             if cancel.is_set():
                 call_off()
                 return None
@@ -232,7 +232,7 @@ class Transport:
                 raise TimeoutError("no answer in time")
         return None
 
-    def _wait_plainly(self, connection: Connection, wait: float) -> None:
+    def _wait_uncancellable(self, connection: Connection, wait: float) -> None:
         if not connection.ready(wait + self.timeout):
             raise TimeoutError("no answer in time")
 
@@ -248,11 +248,11 @@ class Transport:
             self._waiting.add(found)
             closed_meanwhile = self._closed
         if closed_meanwhile is not None:
-            self._give_back(found)
+            self._return_to_pool(found)
             raise self.closed()
         return found
 
-    def _give_back(self, connection: Connection) -> None:
+    def _return_to_pool(self, connection: Connection) -> None:
         with self._lock:
             self._waiting.discard(connection)
         if (
@@ -260,7 +260,7 @@ class Transport:
             and connection.used
             and connection.sock.fileno() >= 0
             and self._closed is None
-            and len(self._idle) < _KEPT
+            and len(self._idle) < _POOL_SIZE
         ):
             self._idle.append(connection)
         else:
@@ -279,7 +279,7 @@ class Transport:
         return StoreClosed(str(self._closed))
 
     def close(self, reason: str = "this store was closed") -> None:
-        """End every request under way."""
+        """Close all connections, which ends every request under way."""
         self._closed = self._closed or StoreClosed(reason)
         with self._lock:
             under_way = list(self._waiting)
@@ -289,9 +289,11 @@ class Transport:
         self._drop_idle()
 
     def disown(self) -> None:
-        """In a forked child: the connections are the parent's, and closing our copies of them ends nothing there."""
+        """Forget the parent's connections in a forked child; closing the copies does not end them."""
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
-        self._closed = StoreClosed("this process is a fork of the one that opened the store: open it anew in the child")
+        self._closed = StoreClosed(
+            "this process is a fork of the one that opened the store: open it again in the child"
+        )
         for connection in [*self._idle, *self._waiting]:
             connection.sock.close()
         self._idle.clear()

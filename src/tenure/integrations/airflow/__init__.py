@@ -2,14 +2,14 @@
 
     MessageQueueTrigger(scheme="tenure", store="http://queue:8400", queue_name="reports")
 
-`messages` has the trigger. This module is what Airflow reads when it looks for providers, and imports nothing of Airflow's.
+`messages` has the trigger. Airflow reads this module when it searches for providers; it imports nothing of Airflow's.
 """
 
 from __future__ import annotations
 
 
 def provider_info() -> dict[str, object]:
-    """What Airflow's ProvidersManager asks of a package: its entry point is `apache_airflow_provider`."""
+    """Return the provider's description for Airflow's ProvidersManager (entry point `apache_airflow_provider`)."""
     return {
         "package-name": "tenure",
         "name": "Tenure",

@@ -1,14 +1,14 @@
-"""Jobs of a queue as asset events: the trigger, and the stream of leased jobs behind it.
+"""Jobs of a queue as asset events: the trigger, and its stream of leased jobs.
 
     MessageQueueTrigger(scheme="tenure", …)        in a Dag file
         └──▶ TenureTrigger                         in Airflow's triggerer; triggers of one queue share one stream
-                └──▶ JobStream                     claims jobs, hands each to every trigger of the queue, and settles it:
+                └──▶ JobStream                     claims jobs, passes each to every trigger of the queue, and settles it:
 
     every trigger's event is in Airflow's database ──▶ ack
     a trigger refused the job                      ──▶ fail: the job is dead, and can be replayed
-    a trigger failed, or the triggerer stops       ──▶ release: the job is handed out again
+    a trigger failed, or the triggerer stops       ──▶ release: the job is delivered again
 
-A triggerer that is killed settles nothing: the lease ends, and the job is handed out again. So each job becomes an asset
+A triggerer that is killed settles nothing: the lease ends, and the job is delivered again. So each job becomes an asset
 event at least once, and none is lost between the queue and Airflow's database.
 """
 
@@ -29,13 +29,13 @@ from tenure.errors import LeaseLost
 from tenure.model.lease import Delivery
 from tenure.model.names import DEFAULT_TENANT, checked
 
-#: Seconds that one claim waits for a job before it asks again.
+#: Seconds that one claim waits for a job.
 _WAIT = 20.0
 _log = structlog.get_logger("tenure.airflow")
 
 
 class JobStream(SharedStreamProducer):
-    """The jobs of one queue, leased while Airflow has not written their events into its database."""
+    """The jobs of one queue, leased until Airflow has written their events into its database."""
 
     def __init__(self, store: str, queue: str, tenant: str, lease: float, limit: int) -> None:
         self._url = store
@@ -47,7 +47,7 @@ class JobStream(SharedStreamProducer):
         self._open: dict[bytes, Delivery] = {}
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, object], Delivery]]:
-        """Claim jobs without end. Raises TenureError where the store cannot be opened, or does not answer for long."""
+        """Claim jobs without end. Raises TenureError if the store cannot be opened, or does not answer for long."""
         self._store = await aio.open(self._url)
         self._queue = self._store.queue(*self._name)
         while True:
@@ -57,7 +57,7 @@ class JobStream(SharedStreamProducer):
                 yield event_of(delivery), delivery
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Settle jobs by what became of their events. A lease that was lost is no error: the job comes again."""
+        """Settle jobs by the outcome of their events. A lost lease is no error: the job is delivered again."""
         assert self._queue is not None  # a batch comes from the open stream
         for delivery, outcome in batch:
             if outcome.rejected:
@@ -73,11 +73,11 @@ class JobStream(SharedStreamProducer):
             del self._open[delivery.job]
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """Each job is settled by itself: one that waits for its event's confirmation holds up no other."""
+        """Return a lane for each job: one that waits for its event's confirmation delays no other."""
         return broker_payload.job
 
     async def aclose(self) -> None:
-        """Give back the jobs whose events were not confirmed, and close the store."""
+        """Release the jobs whose events were not confirmed, and close the store."""
         if self._store is None:
             return
         try:
@@ -88,13 +88,14 @@ class JobStream(SharedStreamProducer):
 
 
 class TenureTrigger(BaseEventTrigger):
-    """An asset event for each job of a queue. Its payload has `id`, `queue`, `tenant`, `attempt`, `headers`, and `text` or `base64`.
+    """Makes an asset event for each job of a queue, with `id`, `queue`, `tenant`, `attempt`, `headers`, and `text` or
+    `base64`.
 
     `store` is a server's URL (`http://HOST:PORT`, `redis://HOST`); the token comes from the triggerer's settings
-    (`TENURE_STORAGE_HTTP_TOKEN_FILE`), not from the Dag file. A folder (`rocksdb:PATH`) can be opened once in a process,
-    so it does for one queue only. `lease` is the time in seconds that Airflow has to write an
-    event into its database, `limit` how many jobs are claimed at once. Triggers of one queue share one stream, so each of
-    them sees every job; they should agree on `lease` and `limit`.
+    (`TENURE_STORAGE_HTTP_TOKEN_FILE`), not from the Dag file. A folder (`rocksdb:PATH`) can be opened only once in a
+    process, so it works for one queue only. `lease` is the time in seconds for Airflow to write an event into its
+    database, `limit` the number of jobs in a claim. Triggers of one queue share one stream, so each of them sees every
+    job; they should agree on `lease` and `limit`.
     """
 
     def __init__(
@@ -102,13 +103,13 @@ class TenureTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()
         self.store = store
-        self.queue_name = checked("queue", queue_name)  # in the Dag file, where a wrong name is seen at once
+        self.queue_name = checked("queue", queue_name)  # checked in the Dag file, where a wrong name is seen at once
         self.tenant = checked("tenant", tenant)
         self.lease = lease
         self.limit = limit
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class and its arguments, as Airflow stores them."""
+        """Return the class and its arguments, as Airflow stores them."""
         names = ("store", "queue_name", "tenant", "lease", "limit")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
@@ -117,7 +118,7 @@ class TenureTrigger(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> JobStream:
-        """The stream of all triggers of the queue, by the arguments of one of them."""
+        """Return the stream for all triggers of the queue, from the arguments of one of them."""
         one = cls(**kwargs)
         return JobStream(one.store, one.queue_name, one.tenant, one.lease, one.limit)
 
@@ -126,7 +127,7 @@ class TenureTrigger(BaseEventTrigger):
             yield TriggerEvent(event)
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """For callers that drive the trigger themselves: a job is acknowledged when they ask for the next one."""
+        """Yield events for callers that drive the trigger themselves: requesting the next event acks the last job."""
         stream = JobStream(self.store, self.queue_name, self.tenant, self.lease, self.limit)
         try:
             async for event, delivery in stream.open_stream():
@@ -137,7 +138,7 @@ class TenureTrigger(BaseEventTrigger):
 
 
 class TenureMessages(BaseMessageQueueProvider):
-    """Found by `MessageQueueTrigger(scheme="tenure", …)`, whose other arguments are those of TenureTrigger."""
+    """The provider of `MessageQueueTrigger(scheme="tenure", …)`, whose other arguments are those of TenureTrigger."""
 
     scheme = "tenure"
 
@@ -146,7 +147,7 @@ class TenureMessages(BaseMessageQueueProvider):
 
 
 def event_of(delivery: Delivery) -> dict[str, object]:
-    """A job as JSON has it: its payload is `text` if it is UTF-8, else `base64`."""
+    """Return a job as JSON data: its payload is `text` if it is UTF-8, else `base64`."""
     try:
         payload = {"text": delivery.payload.decode()}
     except UnicodeDecodeError:

@@ -18,7 +18,7 @@ __all__ = ["TenureBackend"]
 
 
 def __getattr__(name: str) -> object:
-    # Loaded late: this package is imported as an installed app before Django's models may be touched.
+    # Imported late: Django imports this package as an installed app before its models may be used.
     if name != "TenureBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tenure.integrations.django.backend import TenureBackend

@@ -1,4 +1,4 @@
-"""The installed app, `tenure.integrations.django`: brings the outbox's table and `manage.py tenure_worker`."""
+"""The installed app, `tenure.integrations.django`, with the outbox's table and `manage.py tenure_worker`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The backend: tasks become jobs, and jobs are shown as results.
 
-A result's id is chosen before its job is there (the job comes with the commit, or from the outbox), and is the job's
-idempotency key: `QUEUE:random`. So a task is one job however often its commit's work is repeated, and `get_result` finds
-it by its key for as long as the queue remembers that (`dedup_window`, a day).
+A result's id is chosen before its job exists (the job comes with the commit, or from the outbox), and is the job's
+idempotency key: `QUEUE:random`. So a task is one job however often its commit hook runs, and `get_result` finds it by
+its key as long as the queue remembers that (`dedup_window`, a day).
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from tenure.worker.outcomes import split_error
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """OPTIONS of a backend in TASKS."""
 
-    #: A store's URL; None: what TENURE_STORAGE_* or tenure.toml say.
+    #: A store's URL; None: from TENURE_STORAGE_* or tenure.toml.
     store: str | None = None
     tenant: str = "default"
-    #: Deliveries before a task has failed; None: as the queue's policy says (5).
+    #: Attempts before a task has failed; None: the queue's policy (5).
     max_attempts: int | None = None
     #: Seconds after which a running task is ended.
     timeout: float | None = None
-    #: Enqueue when the transaction commits. False: at once, whatever becomes of the transaction.
+    #: Enqueue when the transaction commits. False: at once, even if the transaction is rolled back.
     on_commit: bool = True
-    #: Write a row into the outbox, in the transaction; `tenure outbox run` makes the job.
+    #: Write a row into the outbox, in the transaction; `tenure outbox run` enqueues the job.
     outbox: bool = False
-    #: The alias in DATABASES whose transaction is meant.
+    #: The alias in DATABASES whose transaction applies.
     database: str = "default"
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What a job's payload says of a task: the arguments of `execution.run_task`."""
+    """The payload of a task's job: the arguments of `execution.run_task`."""
 
     path: str
     backend: str
@@ -72,7 +72,7 @@ class _Shared(NamedTuple):
 
 
 class BackendApp(App):
-    """The app of one backend. Its store is opened by `opener`, which backends on the same store share."""
+    """The app of one backend. `opener`, shared by backends on the same store, opens its store."""
 
     def __init__(self, opener: App, tenant: str) -> None:
         super().__init__(tenant=tenant)
@@ -90,7 +90,7 @@ class BackendApp(App):
         self._opener.close()
 
 
-#: Django makes a backend for each thread; they share one app, and those of one process one open store.
+#: Django makes a backend for each thread; they share one app, and those of one process share one open store.
 _apps: dict[_Shared, BackendApp] = {}
 _openers: dict[str | None, App] = {}
 _making = threading.Lock()
@@ -152,7 +152,7 @@ class TenureBackend(BaseTaskBackend):
         return result
 
     def _call_of(self, result: TaskResult) -> tuple[Any, dict[str, Any]]:
-        """The app's task for the result's queue, with the job's options, and what it is called with."""
+        """Return the app's task for the result's queue, with the job's options, and its arguments."""
         task = result.task
         at = task.run_after
         if at is not None and not timezone.is_aware(at):
@@ -172,13 +172,13 @@ class TenureBackend(BaseTaskBackend):
         object.__setattr__(result, "enqueued_at", timezone.now())
         task_enqueued.send(type(self), task_result=result)
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_result(self, result_id: str) -> TaskResult:
         try:
             queue = self.app.store.queue(str(result_id).rpartition(":")[0], self._options.tenant)
             job_id = queue.find(str(result_id))
-        except InvalidArgument:  # no id of ours
+        except InvalidArgument:  # not an id of this backend
             raise TaskResultDoesNotExist(result_id) from None
         job = None if job_id is None else queue.get(job_id)
         if job is None:
@@ -187,7 +187,7 @@ class TenureBackend(BaseTaskBackend):
 
 
 def shown_result(queue: Queue, job: Job, *, running: bool = False) -> TaskResult:
-    """A job as Django shows it. Its errors, workers and times are those of its deliveries, from the journal."""
+    """Return a job as Django's result. Its errors, workers and times are those of its deliveries, from the journal."""
     call = msgspec.json.decode(open_envelope(job.payload).args, type=Call)
     events = queue.timeline(job.id)
     claims = [event for event in events if event.type == "claimed"]
@@ -195,10 +195,10 @@ def shown_result(queue: Queue, job: Job, *, running: bool = False) -> TaskResult
         task=task_of(call, job.queue, job.visible_at_ms > job.created_at_ms and not claims, job),
         id=call.result_id,
         status=TaskResultStatus.RUNNING if running else _STATUS.get(job.state, TaskResultStatus.FAILED),
-        enqueued_at=_moment(job.created_at_ms),
-        started_at=_moment(claims[0].time_ms) if claims else None,
-        last_attempted_at=_moment(claims[-1].time_ms) if claims else None,
-        finished_at=None if job.ended_at_ms is None else _moment(job.ended_at_ms),
+        enqueued_at=_datetime(job.created_at_ms),
+        started_at=_datetime(claims[0].time_ms) if claims else None,
+        last_attempted_at=_datetime(claims[-1].time_ms) if claims else None,
+        finished_at=None if job.ended_at_ms is None else _datetime(job.ended_at_ms),
         args=call.args,
         kwargs=call.kwargs,
         backend=call.backend,
@@ -220,18 +220,18 @@ _STATUS = {
 
 
 def task_of(call: Call, queue: str, deferred: bool = False, job: Job | None = None) -> Task:
-    """The Django task that a call names, with the options it was enqueued with. Raises ImportError."""
+    """Return the Django task that a call names, with the options it was enqueued with. Raises ImportError."""
     found: Task = import_string(call.path)
-    run_after = _moment(job.visible_at_ms) if deferred and job is not None else None
+    run_after = _datetime(job.visible_at_ms) if deferred and job is not None else None
     return found.using(priority=call.priority, queue_name=queue, backend=call.backend, run_after=run_after)
 
 
 def job_priority(priority: int) -> int:
-    """Django's -100 … 0 … 100 as Tenure's 0 … 4 … 9."""
+    """Map Django's -100 … 0 … 100 to Tenure's 0 … 4 … 9."""
     return (priority + 100) * 9 // 200
 
 
-def _moment(milliseconds: int) -> datetime:
+def _datetime(milliseconds: int) -> datetime:
     moment = datetime.fromtimestamp(milliseconds / 1000, tz=timezone.get_default_timezone())
     from django.conf import settings
 
@@ -239,7 +239,10 @@ def _moment(milliseconds: int) -> datetime:
 
 
 def _error(event: Event) -> TaskError:
-    """A failed delivery. The first line of a handler's error begins with its class, as a traceback's last line does."""
+    """Return a failed delivery as Django's error.
+
+    A handler's error begins with its class, like a traceback's last line.
+    """
     first, trace = split_error(event.text or "the worker was lost, and the lease of the task ran out")
     name = first.partition(":")[0].strip()
     if not all(part.isidentifier() for part in name.split(".")):

@@ -19,13 +19,13 @@ from tenure.worker.outcomes import Dead, error_text
 
 
 class Executed(msgspec.Struct, frozen=True):
-    """A job's result. Never empty, so that the job is kept for `result_retention` also where the task returns None."""
+    """A job's result. Never empty, so that the job is kept for `result_retention` even if the task returns None."""
 
     return_value: Any = None
 
 
 def handlers(app: App, queues: Iterable[str], *, max_attempts: int | None, timeout: float | None) -> None:
-    """Give an app one task for each queue, all the same: an app's workers serve the queues of its tasks."""
+    """Register one identical task for each queue: an app's workers serve the queues of its tasks."""
     for queue in sorted(queues) or ["default"]:
         app.task(name=f"django.{queue}", queue=queue, max_attempts=max_attempts, timeout=timeout)(run_task)
 
@@ -33,7 +33,9 @@ def handlers(app: App, queues: Iterable[str], *, max_attempts: int | None, timeo
 def run_task(
     path: str, backend: str, args: list[Any], kwargs: dict[str, Any], priority: int = 0, result_id: str = ""
 ) -> Executed:
-    """Run the Django task at `path`, as Django's own backends do: signals around it, database connections kept fresh."""
+    """Run the Django task at `path` as Django's own backends do: send signals around it, close stale database
+    connections.
+    """
     from tenure.integrations.django.backend import Call, shown_result, task_of
 
     job = current_job()
@@ -54,7 +56,7 @@ def run_task(
         context = (TaskContext(task_result=result),) if task.takes_context else ()
         value = normalize_json(task.call(*context, *args, **kwargs))
     except BaseException as exc:
-        if job.attempt >= job.max_attempts:  # else it is tried again, and has not finished
+        if job.attempt >= job.max_attempts:  # otherwise it is retried, and has not finished
             _finish(connected, result, TaskResultStatus.FAILED, exc)
         raise
     finally:

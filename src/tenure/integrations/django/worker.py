@@ -1,6 +1,6 @@
-"""What a worker imports: `tenure.integrations.django.worker:default` is the app of the backend `default` in TASKS.
+"""The worker's import: `tenure.integrations.django.worker:default` is the app of the backend `default` in TASKS.
 
-Needs DJANGO_SETTINGS_MODULE, as `manage.py tenure_worker` has it. A process of a pool imports it, too.
+Needs DJANGO_SETTINGS_MODULE, as set by `manage.py tenure_worker`. A process of a pool imports it, too.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ def __getattr__(alias: str) -> object:
         raise AttributeError(f"TASKS has no backend {alias!r}") from None
     if not isinstance(backend, TenureBackend):
         raise InvalidArgument(f"TASKS[{alias!r}] is a {type(backend).__name__}, not a TenureBackend")
-    app = globals()[alias] = backend.app  # where a process of a pool is told to find it
+    app = globals()[alias] = backend.app  # a process of a pool imports it from here
     return app

@@ -1,8 +1,8 @@
-"""What travels: requests and replies as structs, the same in JSON and in MessagePack.
+"""The messages: requests and replies as structs, the same in JSON and in MessagePack.
 
-Times are whole milliseconds and say so (`_ms`); ids and leases are hex; payloads and results are bytes, which JSON
-writes as base64. What `model` already has a struct for (Job, Counts, EventPage, …) travels as that struct.
-A request with a field that is not listed here is refused; a reply may grow fields, which older clients pass over.
+Times are whole milliseconds, with names that end in `_ms`; ids and leases are hex; payloads and results are bytes,
+which JSON encodes as base64. Structs of `model` (Job, Counts, EventPage, …) are sent as they are. A request with an
+unknown field is refused; a reply may gain fields, which older clients ignore.
 """
 
 from tenure.protocol.messages.administration import (

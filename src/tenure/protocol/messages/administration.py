@@ -1,4 +1,4 @@
-"""Looking at jobs, queues and the store, and mending them."""
+"""Messages to read, administer and repair jobs, queues and the store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KeyHolder(Struct, frozen=True):
 
 
 class ListAllQuery(ListQuery):
-    #: Names with commas between them; all, if not given.
+    #: Names separated by commas; default: all.
     queues: str | None = None
 
 
@@ -46,7 +46,7 @@ class GroupsQuery(Request):
 
 
 class DeleteQuery(Request):
-    #: Drop jobs that wait or are dead.
+    #: Drop waiting and dead jobs.
     force: bool = False
 
 
@@ -78,7 +78,7 @@ class EventList(Struct, frozen=True):
 
 
 class ParentsQuery(Request):
-    """Which of a job's parents: from this place on, so many at most."""
+    """A slice of a job's parents: from this position, at most so many."""
 
     begin: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     limit: Limit = 100
@@ -89,7 +89,7 @@ class ParentList(Struct, frozen=True):
 
 
 class ChildrenQuery(Request):
-    """How many of a job's children at most."""
+    """How many of a job's children to return at most."""
 
     limit: Limit = 100
 
@@ -99,7 +99,7 @@ class ChildList(Struct, frozen=True):
 
 
 class ScheduleBody(Request):
-    """A schedule to be stored under the name in the path; `replace`: also if there is one."""
+    """A schedule to store under the name in the path; `replace`: overwrite an existing one."""
 
     queue: str
     payload: bytes
@@ -110,21 +110,21 @@ class ScheduleBody(Request):
     paused: bool = False
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
-    #: The moment from which an interval counts; 0: now.
+    #: The time from which an interval counts; 0: now.
     created_at_ms: Annotated[int, Meta(ge=0, le=2**62)] = 0
     replace: bool = False
 
     @classmethod
     def of(cls, schedule: Schedule, *, replace: bool) -> ScheduleBody:
-        said = {
+        fields = {
             name: value for name, value in asdict(schedule).items() if name not in ("name", "tenant", "resumed_at_ms")
         }
-        return cls(**said, replace=replace)
+        return cls(**fields, replace=replace)
 
     def checked(self, name: str, tenant: str) -> Schedule:
         """Raises InvalidArgument."""
-        said = {field: value for field, value in asdict(self).items() if field != "replace"}
-        return Schedule(name=name, tenant=tenant, **said).checked()
+        fields = {field: value for field, value in asdict(self).items() if field != "replace"}
+        return Schedule(name=name, tenant=tenant, **fields).checked()
 
 
 class ScheduleList(Struct, frozen=True):
@@ -138,7 +138,7 @@ class QueueBody(Struct, frozen=True, kw_only=True):
     paused: bool
     policy: Policy
     counts: Counts
-    #: Since when the oldest ready job has been ready; null: there is none, or it is not known.
+    #: When the oldest ready job became ready; null: there is none, or it is unknown.
     oldest_at_ms: int | None = None
 
     @classmethod
@@ -158,14 +158,14 @@ class QuotaList(Struct, frozen=True):
 
 
 class StoreInfo(Struct, frozen=True):
-    """What is behind this address."""
+    """The store behind this address."""
 
     traits: Traits
     now_ms: int
     drift_ms: int
-    #: The release that answers.
+    #: The server's release.
     version: str
-    #: Who owns the store, where it has an owner.
+    #: The process that owns the store, if it has an owner.
     owner: str = ""
 
 
@@ -178,7 +178,7 @@ class ReplayBody(Request):
     limit: Annotated[int, Meta(ge=1, le=2**40)] | None = None
     spacing_ms: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
     dry_run: bool = False
-    #: Of each of the ids, the token it must still have.
+    #: For each id, the token that the job must still have.
     tokens: Annotated[list[Annotated[int, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=100_000)] | None = None
     delay_ms: DurationMs = 0
 

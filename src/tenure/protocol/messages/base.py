@@ -1,4 +1,4 @@
-"""What all messages are made of: their units and bounds, the base of requests, problems, and the shortest answers."""
+"""Units, bounds and base classes of the messages, problems, and the shortest replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from tenure.errors import InvalidArgument
 from tenure.model.durations import MAX_MS
 
-#: A duration, a duration of at least one, and a time of the calendar: whole milliseconds.
+#: Whole milliseconds: a duration, a duration of at least 1, and a calendar time.
 DurationMs = Annotated[int, Meta(ge=0, le=MAX_MS)]
 PositiveMs = Annotated[int, Meta(ge=1, le=MAX_MS)]
 TimeMs = Annotated[int, Meta(ge=0, le=2 * MAX_MS)]
@@ -31,11 +31,11 @@ class Request(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Nothing(Request):
-    """A request with nothing besides its path."""
+    """A request with an empty body."""
 
 
 class Problem(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """RFC 9457, with a `code` for programs and the error's facts."""
+    """Problem details of RFC 9457, with a `code` for programs and the error's attributes."""
 
     type: str
     title: str
@@ -52,4 +52,4 @@ class Count(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """It was done; there is nothing more to say."""
+    """Success without a result."""

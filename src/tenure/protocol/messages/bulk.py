@@ -1,4 +1,4 @@
-"""Many jobs or rows at once: restores, staged writes, snapshots and their tables."""
+"""Messages for many jobs or rows: restores, staged writes, snapshots and their tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenure.protocol.messages.jobs import Jobs
 
 
 class StepBody(Request, array_like=True):
-    """A step or a signal of it (`model.request.StepImage`)."""
+    """A step or a signal of a job (`model.request.StepImage`)."""
 
     name: str
     kind: Literal["step", "signal"]
@@ -30,7 +30,7 @@ class StepBody(Request, array_like=True):
 
 
 class ParentBody(Request, array_like=True):
-    """A job that it runs after (`model.request.ParentImage`)."""
+    """A parent of a job (`model.request.ParentImage`)."""
 
     queue: str
     id: str
@@ -38,7 +38,7 @@ class ParentBody(Request, array_like=True):
 
 
 class ImageBody(Request, kw_only=True):
-    """A job as it stood elsewhere (`model.request.JobImage`)."""
+    """A job to restore (`model.request.JobImage`)."""
 
     id: str
     state: Literal["blocked", "waiting", "done", "dead"]
@@ -96,7 +96,7 @@ class RestoreBody(Request):
 
 
 class DiscardBody(Request):
-    """Jobs by id, each with the token it must still have."""
+    """Jobs by id, each with the token that it must still have."""
 
     state: Literal["done", "dead"]
     tokens: Annotated[dict[str, Number], Meta(max_length=100_000)]
@@ -117,7 +117,7 @@ class WriteBody(Request):
 class ChunkBody(Request):
     queue: str
     jobs: Annotated[Jobs, Meta(max_length=CHUNK)]
-    #: Jobs of the chunk that are not to be added, and why: recorded with it.
+    #: Jobs of the chunk that are not added, and why; stored with the chunk.
     refused: Annotated[list[Refusal], Meta(max_length=CHUNK)] = field(default_factory=list)
 
 
@@ -152,7 +152,7 @@ class SliceQuery(Request):
 
 
 class TableQuery(Request):
-    """Which rows and columns of a table: names joined by commas, times in milliseconds."""
+    """A selection of rows and columns of a table: names separated by commas, times in milliseconds."""
 
     columns: str = ""
     tenant: str | None = None
@@ -163,7 +163,7 @@ class TableQuery(Request):
 
 
 class PartsQuery(TableQuery):
-    """The table in parts of about so many rows; of `events`, from one commit to before another, if said."""
+    """Split the table into parts of about so many rows; for `events`, optionally between two commits."""
 
     rows: Annotated[int, Meta(ge=1)] = 200_000
     first_commit: Number | None = None
@@ -171,7 +171,7 @@ class PartsQuery(TableQuery):
 
 
 class PageQuery(TableQuery):
-    """The keys of a part's range, in hex digits; after a page, from where that says the next one begins."""
+    """The key range of a part, in hex; for the next page, it starts where the last one says."""
 
     space: Number = 0
     begin: str = ""
@@ -179,12 +179,12 @@ class PageQuery(TableQuery):
 
 
 class PartList(Struct, frozen=True):
-    """For each part its space and its ranges of keys, in hex digits."""
+    """For each part its keyspace and its key ranges, in hex."""
 
     parts: list[tuple[int, list[tuple[str, str]]]]
 
 
 class Stream(Struct, frozen=True):
-    """An answer that is no message: an Arrow stream, as it is."""
+    """An Arrow stream, sent as it is instead of a message."""
 
     body: bytes

@@ -1,9 +1,9 @@
-"""Who is asking: from a request's headers to an Identity, or to a refusal.
+"""Authentication: from a request's headers to an Identity, or to a refusal.
 
     Authorization: Bearer TOKEN ──▶ tokens ──▶ signature (keys, jwks) ──▶ claims ──▶ Identity
 
-A refusal is `Unauthenticated` (401) or `Forbidden` (403); `Unavailable` (503) where no key could be fetched. No
-message and no log line holds a token, a part of one, or a key.
+A refusal is `Unauthenticated` (401) or `Forbidden` (403); `Unavailable` (503) if no key could be fetched. No message
+and no log line contains a token, a part of one, or a key.
 """
 
 from tenure.server.auth.authenticator import Authenticator

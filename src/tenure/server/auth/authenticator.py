@@ -1,4 +1,4 @@
-"""The contract between a server and the part that tells it who is asking."""
+"""The contract between a server and its authentication."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from tenure.protocol.identity import Identity
 
 
 class Authenticator(Protocol):
-    """Names of headers are in lower case; the values of a header that came twice are joined with commas."""
+    """Identifies callers. Header names are lower-case; the values of a repeated header are joined with commas."""
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        """The sender of these headers. Raises Unauthenticated, Forbidden; Unavailable where its key could not be
-        fetched.
+        """Return the sender of these headers.
 
-        It may fetch keys, which takes up to `jwks.TIMEOUT`, if a token names a key it has not seen: not for an event
-        loop.
+        Raises Unauthenticated, Forbidden; Unavailable if its key could not be fetched. Not for an event loop: if a
+        token names an unknown key, it may fetch keys, which takes up to `jwks.TIMEOUT`.
         """
 
     def identify_at_once(self, headers: Mapping[str, str]) -> Identity | None:
-        """The same, for an event loop: None where `identify` would have to fetch something first.
+        """As `identify`, for an event loop: None if `identify` would have to fetch something first.
 
-        Raises Unavailable, too, where a fetch that it needs is under way for another caller.
+        Also raises Unavailable if a fetch that it needs is under way for another caller.
         """
 
     def check_page(self, headers: Mapping[str, str]) -> None:
-        """Whether these may be shown a page beside the operations (documentation, health). Raises Forbidden."""
+        """Raise Forbidden if these headers may not be shown a page (documentation, health)."""
 
     def prepare(self) -> None:
-        """Start to fetch in the background whatever the first callers will need."""
+        """Start to fetch in the background what the first callers will need."""

@@ -1,9 +1,9 @@
-"""A token's claims, judged: pure, and stricter than the standard where it leaves a choice.
+"""Check a token's claims: a pure function, stricter than the standard where that leaves a choice.
 
 sub, iss, aud, iat, exp   all required. Times are numbers, not text that looks like one.
-tenant (or another name)  one string; a list is refused, since two programs could take two different items of it.
-                          Only an operator may do without.
-scope                     names parted by spaces, as OAuth has it, or a list of them; unknown ones are ignored
+tenant (or another name)  one string; a list is refused, because two programs could pick two different items of it.
+                          Only an operator may omit it.
+scope                     names separated by spaces, as in OAuth, or a list of them; unknown ones are ignored
 queues                    optional: a list of names. Absent: every queue.
 """
 
@@ -19,7 +19,7 @@ from tenure.protocol.identity import SCOPES, Identity
 
 MAX_SUBJECT = 256
 MAX_QUEUES = 100
-#: The largest time a claim may name: far beyond any clock, and exact as a float.
+#: The largest time in a claim: far beyond any clock, and exact as a float.
 _LAST_SECOND = 2**53
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -29,12 +29,12 @@ class Rules:
     issuer: str
     audience: str
     tenant_claim: str = "tenant"
-    #: Seconds by which two machines' clocks may differ.
+    #: Seconds by which the clocks of two machines may differ.
     leeway: float = 5.0
 
 
 def identity_of(claims: Mapping[str, object], rules: Rules, now: float) -> tuple[Identity, float]:
-    """The identity, and the second its token ends. Raises Unauthenticated."""
+    """Return the identity, and the second at which its token expires. Raises Unauthenticated."""
     if claims.get("iss") != rules.issuer:
         raise Unauthenticated("the token's issuer (iss) is not the one this server trusts")
     audience = claims.get("aud")
@@ -61,7 +61,7 @@ def _time(claims: Mapping[str, object], name: str) -> float:
     value = claims.get(name)
     if value is None:
         raise Unauthenticated(f"the token has no {name}")
-    # Compared before it is converted: JSON has whole numbers that no float holds, and NaN is in no range.
+    # Compare before converting: JSON has whole numbers that no float can hold, and NaN is in no range.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_SECOND:
         raise Unauthenticated(f"the token's {name} is not a time in seconds since 1970")
     return float(value)

@@ -1,4 +1,7 @@
-"""From settings to an authenticator. Settings that cannot be secure are refused, and the server does not start."""
+"""Build the authenticator from settings.
+
+Settings that cannot be secure raise an error, and the server does not start.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ def rules_of(auth: Auth) -> Rules:
 
 
 def authenticator(auth: Auth, clock: Clock | None = None) -> Authenticator | None:
-    """The authenticator that these settings configure; None if they configure none. Raises SettingsError."""
+    """Return the authenticator for these settings; None if they configure none. Raises SettingsError."""
     given = [f"server.auth.{name}" for name in SOURCES if getattr(auth, name)]
     if not given:
         return None
     if len(given) > 1:
         raise SettingsError(f"{' and '.join(given)} are set: tokens are verified by one of them, take the others out")
-    from tenure.server.auth import keys  # needs the extra: not before it is asked for
+    from tenure.server.auth import keys  # needs the extra: import it only when configured
     from tenure.server.auth.tokens import TokenAuthenticator
 
     keyring: keys.Keyring

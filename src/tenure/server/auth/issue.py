@@ -1,4 +1,4 @@
-"""Tokens of one's own, for development and tests. In production an identity provider issues them."""
+"""Issue tokens for development and tests. In production an identity provider issues them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenure.server.auth.keys import Key, from_secret, key_id
 
 
 def new_secret() -> str:
-    """Fit for HS256: 48 bytes of chance, as 64 characters."""
+    """Return a random secret for HS256: 48 bytes, as 64 characters."""
     return secrets.token_urlsafe(48)
 
 
@@ -32,7 +32,7 @@ def mint(
     now: float,
     lifetime: float,
 ) -> str:
-    """A token signed with a secret, or with a private key in PEM; its header names the key (`kid`)."""
+    """Return a token signed with a secret, or with a private key in PEM; its header names the key (`kid`)."""
     claims: dict[str, Any] = {
         "iss": rules.issuer,
         "aud": rules.audience,
@@ -50,7 +50,7 @@ def mint(
 
 
 def _signing(key: bytes) -> tuple[str, Any, str]:
-    """Algorithm, signing key, and the name by which a server knows its public half."""
+    """Return algorithm, signing key, and the `kid` by which a server finds the public half."""
     if b"-----BEGIN" not in key:
         secret = from_secret(key, "the secret")
         return "HS256", secret.material, key_id(secret)

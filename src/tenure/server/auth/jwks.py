@@ -1,14 +1,14 @@
-"""A set of keys that an identity provider publishes (JWKS), fetched and kept.
+"""Fetch and cache the key set (JWKS) that an identity provider publishes.
 
     first use, or older than `max_age`   fetched: the first time a caller waits for it, later in the background
     a token names an unknown key         fetched again, at most once in `min_interval`, however many such tokens come
     a fetch is under way                 one caller waits for it; others who need it are refused at once (`KeysPending`)
-    a key is no longer in the set        still trusted for `overlap`, so that its last tokens run out
-    the fetch fails                      logged; the keys known so far stay, however old
+    a key is no longer in the set        still trusted for `overlap`, so that its last tokens can expire
+    the fetch fails                      logged; the known keys stay, however old
 
-One thread fetches, and from the name lookup to the last byte it has `timeout` seconds: a watchdog then shuts the
-connection, so a provider that drips its answer cannot hold anybody longer. Only the URL of the settings is asked:
-redirects are not followed. Answers past MAX_BYTES are failures.
+One thread fetches, and has `timeout` seconds from the name lookup to the last byte: then a watchdog closes the
+connection, so a slow provider cannot block callers any longer. Only the URL of the settings is fetched: redirects are
+not followed. Answers larger than MAX_BYTES are failures.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tenure.telemetry import inform, warn
 
 MAX_BYTES = 256 * 1024
 MAX_KEYS = 64
-#: Seconds for one fetch altogether.
+#: Seconds for one whole fetch.
 TIMEOUT = 5.0
 
 
 class KeysPending(Unavailable):
-    """The keys that this token needs are being fetched. Ask again in a second; nothing was done."""
+    """The keys for this token are being fetched. Nothing was done: try again in a second."""
 
     retry_after = 1.0
     #: Its message may be shown to callers.
@@ -49,7 +49,7 @@ class KeysPending(Unavailable):
 
 
 class KeysMissing(Unavailable):
-    """No key could ever be fetched. Nothing was done: see to the identity provider, or to `server.auth.jwks_url`."""
+    """No key has been fetched yet. Nothing was done: check the identity provider, or `server.auth.jwks_url`."""
 
     retry_after = 5.0
     for_callers = True
@@ -58,18 +58,18 @@ class KeysMissing(Unavailable):
         super().__init__("the keys that tokens are verified with could not be fetched yet")
 
 
-class _Held(NamedTuple):
+class _CachedKey(NamedTuple):
     key: Key
     #: When it left the set, by the steady clock; None while the set has it.
     gone_ms: int | None
 
 
 class FetchFailed(Exception):
-    """Why a set could not be fetched. Callers never see it: it is logged."""
+    """Why a key set could not be fetched. It is logged; callers never see it."""
 
 
 class Jwks:
-    """A keyring that an identity provider maintains."""
+    """A keyring maintained by an identity provider."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Jwks:
         clock: Clock | None = None,
         fetch: Callable[[str], bytes] | None = None,
     ) -> None:
-        """`fetch` returns the document at a URL or raises FetchFailed; without it, `fetch_document`."""
+        """`fetch` returns the document at a URL or raises FetchFailed; default: `fetch_document`."""
         self._url = checked_url(url)
         self._max_age_ms, self._min_interval_ms, self._overlap_ms = (
             round(seconds * 1000) for seconds in (max_age, min_interval, overlap)
@@ -90,11 +90,11 @@ class Jwks:
         self._timeout = timeout
         self._clock = clock or SystemClock()
         self._fetch = fetch or (lambda where: fetch_document(where, timeout))
-        self._held: dict[str, _Held] = {}
+        self._keys: dict[str, _CachedKey] = {}
         self._fetched_ms: int | None = None
         self._tried_ms: int | None = None
         #: Guards the fields above and the next.
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._fetching = False
         self.version = 0
 
@@ -104,19 +104,19 @@ class Jwks:
         self._drop_old_keys()
         if self._age(self._fetched_ms) > self._max_age_ms:
             self.prepare()
-        held = self._held
+        held = self._keys
         if kid is None:
-            # A token that names no key is accepted only where the set has one key.
+            # A token without `kid` is accepted only if the set has exactly one key.
             return [one.key for one in held.values()] if len(held) == 1 else []
         found = held.get(kid)
         return [found.key] if found else []
 
     def stale(self, kid: str | None) -> bool:
-        if self._fetched_ms is not None and (kid is None or kid in self._held):
+        if self._fetched_ms is not None and (kid is None or kid in self._keys):
             return False
         if self._fetching:
             raise KeysPending
-        return self._may_try()
+        return self._may_fetch()
 
     def refresh(self) -> None:
         done = self._start()
@@ -128,14 +128,14 @@ class Jwks:
             self._start()
 
     def _start(self) -> threading.Event | None:
-        """Start a fetch in a thread of its own; the event is set when it ends. None: it is not due.
+        """Start a fetch in a thread; return an event that is set when it ends, or None if it is not due.
 
         Raises KeysPending.
         """
-        with self._changing:
+        with self._lock:
             if self._fetching:
                 raise KeysPending
-            if not self._may_try():
+            if not self._may_fetch():
                 return None
             self._fetching = True
         done = threading.Event()
@@ -150,42 +150,42 @@ class Jwks:
         try:
             self._replace(parse(self._fetch(self._url)))
         except FetchFailed as exc:
-            warn("jwks.failed", reason=str(exc), known=len(self._held))
+            warn("jwks.failed", reason=str(exc), known=len(self._keys))
         finally:
-            with self._changing:
+            with self._lock:
                 self._tried_ms = self._clock.steady_ms()
                 self._fetching = False
             done.set()
 
     def _replace(self, keys: dict[str, Key]) -> None:
-        with self._changing:
-            self._held = self._joined(keys)
+        with self._lock:
+            self._keys = self._with_trusted_old_keys(keys)
             self._fetched_ms = self._clock.steady_ms()
 
-    def _joined(self, keys: dict[str, Key]) -> dict[str, _Held]:
+    def _with_trusted_old_keys(self, keys: dict[str, Key]) -> dict[str, _CachedKey]:
         now = self._clock.steady_ms()
-        held = {kid: _Held(key, None) for kid, key in keys.items()}
+        held = {kid: _CachedKey(key, None) for kid, key in keys.items()}
         replaced = False
-        for kid, one in self._held.items():
+        for kid, one in self._keys.items():
             if kid not in held:
-                held[kid] = _Held(one.key, now if one.gone_ms is None else one.gone_ms)
+                held[kid] = _CachedKey(one.key, now if one.gone_ms is None else one.gone_ms)
             elif not _same(held[kid].key, one.key):
-                replaced = True  # one name for two keys: the old one cannot stay beside it
-        if held.keys() != self._held.keys() or replaced:
+                replaced = True  # the name has a new key: the old one cannot stay
+        if held.keys() != self._keys.keys() or replaced:
             inform("jwks.changed", keys=sorted(keys))
         self.version += replaced
         return held
 
     def _drop_old_keys(self) -> None:
-        if any(self._past(one) for one in self._held.values()):
-            with self._changing:
-                self._held = {kid: one for kid, one in self._held.items() if not self._past(one)}
+        if any(self._expired(one) for one in self._keys.values()):
+            with self._lock:
+                self._keys = {kid: one for kid, one in self._keys.items() if not self._expired(one)}
                 self.version += 1
 
-    def _past(self, one: _Held) -> bool:
+    def _expired(self, one: _CachedKey) -> bool:
         return one.gone_ms is not None and self._age(one.gone_ms) > self._overlap_ms
 
-    def _may_try(self) -> bool:
+    def _may_fetch(self) -> bool:
         return self._tried_ms is None or self._age(self._tried_ms) >= self._min_interval_ms
 
     def _age(self, since_ms: int) -> int:
@@ -193,7 +193,7 @@ class Jwks:
 
 
 def checked_url(url: str) -> str:
-    """https, or http to this machine. Raises SettingsError."""
+    """Check a URL: https, or http to this machine. Raises SettingsError."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -225,13 +225,13 @@ class _Set(msgspec.Struct, frozen=True):
     keys: list[msgspec.Raw]
 
 
-#: Made here, by one thread: msgspec crashes if two first work out the fields of one struct at once.
+#: Created here, in one thread: msgspec crashes if two threads inspect the fields of one struct at once.
 _set = msgspec.json.Decoder(_Set).decode
 _jwk = msgspec.json.Decoder(_Jwk).decode
 
 
 def parse(document: bytes) -> dict[str, Key]:
-    """Its signing keys by `kid`. A key that is of no use here is passed over, and the others stand."""
+    """Return the signing keys by `kid`, ignoring unusable ones. Raises FetchFailed."""
     try:
         listed = _set(document).keys
     except (msgspec.DecodeError, RecursionError) as exc:
@@ -244,7 +244,7 @@ def parse(document: bytes) -> dict[str, Key]:
         except (msgspec.DecodeError, jwt.PyJWTError, SettingsError, ValueError, RecursionError):
             continue
         if key is not None:
-            # Two keys under one name cannot be told apart: the first stands, as it does in the document.
+            # Two keys under one name cannot be told apart: use the first of the document.
             keys.setdefault(jwk.kid or "", key)
     if not keys:
         raise FetchFailed("it holds no RSA or Ed25519 key for signatures")
@@ -254,7 +254,7 @@ def parse(document: bytes) -> dict[str, Key]:
 def _key_of(jwk: _Jwk) -> Key | None:
     if jwk.use not in (None, "sig"):
         return None
-    # By the key's type alone: a secret ("oct") that somebody published is no secret, and is never a key here.
+    # Only by the key's type: a published secret ("oct") is no secret, and never a key here.
     if jwk.kty == "RSA" and jwk.alg in (None, "RS256"):
         material = jwt.PyJWK({"kty": "RSA", "n": jwk.n or "", "e": jwk.e or ""}, algorithm="RS256").key
     elif jwk.kty == "OKP" and jwk.crv == "Ed25519" and jwk.alg in (None, "EdDSA", "Ed25519"):
@@ -265,7 +265,7 @@ def _key_of(jwk: _Jwk) -> Key | None:
 
 
 def fetch_document(url: str, timeout: float = TIMEOUT) -> bytes:
-    """The bytes at a URL, within `timeout` seconds altogether. Raises FetchFailed."""
+    """Return the bytes at a URL, within `timeout` seconds in total. Raises FetchFailed."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -282,14 +282,14 @@ def fetch_document(url: str, timeout: float = TIMEOUT) -> bytes:
     def give_up() -> None:
         late.set()
         for sock in connected:
-            with contextlib.suppress(OSError):  # it is closed already
+            with contextlib.suppress(OSError):  # already closed
                 sock.shutdown(socket.SHUT_RDWR)
 
     watchdog = threading.Timer(timeout, give_up)
     watchdog.daemon = True
     watchdog.start()
     try:
-        connection.connect()  # within the socket's own timeout, and so is the TLS handshake
+        connection.connect()  # within the socket's own timeout, as is the TLS handshake
         connected.append(connection.sock)
         if late.is_set():
             raise FetchFailed(f"{host}: not done within {timeout:g} s")

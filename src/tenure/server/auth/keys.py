@@ -1,8 +1,8 @@
-"""Keys that tokens are verified with. Each key has exactly one algorithm: its own, never the one a token asks for.
+"""Keys that verify tokens. Each key has exactly one algorithm: its own, never the one that a token asks for.
 
-Settings may give several keys, so that one can replace another while tokens of both are about: the first signs
-(`tenure token`), all verify. Each has a name, `kid`, made from the key itself; a token that carries the name of one
-is checked against that one only, any other token against all.
+Settings may give several keys, so that one can replace another while tokens of both are in use: the first signs
+(`tenure token`), all verify. Each has a name, `kid`, derived from the key itself. A token that names a key is checked
+against that one only, any other token against all.
 
 a secret of at least 32 bytes     HS256
 an RSA public key, 2048 bits up   RS256
@@ -39,34 +39,34 @@ class Key(NamedTuple):
     material: bytes | RSAPublicKey | Ed25519PublicKey
 
     def __repr__(self) -> str:
-        return f"Key({self.algorithm})"  # a secret must not reach a log by way of a traceback
+        return f"Key({self.algorithm})"  # keeps a secret out of tracebacks and logs
 
 
 class Keyring(Protocol):
-    """Where a token's key comes from."""
+    """The source of keys."""
 
     @property
     def version(self) -> int:
-        """Grows whenever a key is no longer trusted, so that what was decided by it can be forgotten."""
+        """Grows whenever a key loses trust, so that cached verifications can be dropped."""
 
     def find(self, kid: str | None) -> list[Key]:
-        """The keys a token with this `kid` may be signed with; none if it is not known. Raises Unavailable."""
+        """Return the keys that may have signed a token with this `kid`; none if it is unknown. Raises Unavailable."""
 
     def stale(self, kid: str | None) -> bool:
-        """Whether `refresh` might bring a key that `find` does not have. Raises Unavailable while that is under way."""
+        """Whether `refresh` might bring a key that `find` lacks. Raises Unavailable while a fetch is under way."""
 
     def refresh(self) -> None:
-        """Fetch, if that is due, and wait for it. Failures are logged, and change nothing.
+        """Fetch if due, and wait for it. Failures are logged, and change nothing.
 
-        Raises Unavailable where another caller's fetch is under way, or this one takes too long.
+        Raises Unavailable if another caller's fetch is under way, or this one takes too long.
         """
 
     def prepare(self) -> None:
-        """Start to fetch in the background, if that is due."""
+        """Start a fetch in the background, if due."""
 
 
 class FixedKeys:
-    """The keys that the settings give. They change with a restart."""
+    """The keys given in the settings, fixed until a restart."""
 
     version = 0
 
@@ -88,7 +88,7 @@ class FixedKeys:
 
 
 def key_id(key: Key) -> str:
-    """The `kid` of a key of one's own: a digest of its public part, or of the secret."""
+    """Return the `kid` of a key from the settings: a digest of its public part, or of the secret."""
     material = key.material
     if not isinstance(material, bytes):
         material = material.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -96,9 +96,10 @@ def key_id(key: Key) -> str:
 
 
 def split_secrets(text: bytes) -> list[bytes]:
-    """The secrets in a setting or a file: one a line.
+    """Return the secrets in a setting or a file, one per line.
 
-    A secret made of random bytes may hold a line feed: where a line is too short or not printable, all of it is one.
+    A secret of random bytes may contain a line feed: if a line is too short or not printable, the whole text is one
+    secret.
     """
     lines = [line.strip() for line in text.split(b"\n")]
     lines = [line for line in lines if line]
@@ -108,19 +109,19 @@ def split_secrets(text: bytes) -> list[bytes]:
 
 
 def split_pem(pem: bytes) -> list[bytes]:
-    """The keys and certificates in a PEM file, each by itself; what is none comes back whole, to be refused."""
+    """Return the keys and certificates in a PEM file, one by one; other text is returned whole, to be refused."""
     return _PEM.findall(pem) or [pem]
 
 
 def from_secret(secret: bytes, source: str) -> Key:
-    """`source` names the setting, for the error."""
+    """Return the HS256 key of a secret. Raises SettingsError, naming the setting `source`."""
     if len(secret) < MIN_SECRET_BYTES:
         raise SettingsError(
             f"{source}: a secret has at least {MIN_SECRET_BYTES} bytes, and this one has {len(secret)}."
             " Make one: tenure token --new-secret"
         )
     if b"-----BEGIN" in secret:
-        # Everybody knows a public key: as a secret it would let anyone sign.
+        # A public key is known to everyone: as a secret it would let anyone sign.
         raise SettingsError(f"{source}: this is a key in PEM, not a secret: set server.auth.key_file")
     return Key("HS256", secret)
 
@@ -136,7 +137,7 @@ def from_public(key: object, source: str) -> Key:
 
 
 def from_pem(pem: bytes, source: str) -> Key:
-    """A public key, or a certificate, in PEM."""
+    """Return the key of a public key or a certificate in PEM. Raises SettingsError."""
     if b"PRIVATE KEY-----" in pem:
         raise SettingsError(f"{source}: this is a private key, which a server must not have: give it the public one")
     try:
@@ -148,7 +149,7 @@ def from_pem(pem: bytes, source: str) -> Key:
 
 
 def secrets_from_file(path: str | Path, source: str) -> list[bytes]:
-    """The secrets in a file, one a line, without the line end an editor leaves."""
+    """Return the secrets in a file, one per line, without the final line end."""
     return split_secrets(read_file(path, source))
 
 

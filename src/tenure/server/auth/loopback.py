@@ -1,8 +1,8 @@
-"""No authentication: for the machine's own callers only.
+"""No authentication: for callers on this machine only.
 
-A web page in a browser of this machine can send requests to loopback too: under a name of its own that resolves to
-127.0.0.1, or by a form. So `Host` has to name loopback, and where a browser sends `Origin` it has to be this server's
-own: the page of another site is refused, and so is the page of another server on this machine.
+A web page in a browser on this machine can also send requests to loopback: under a name of its own that resolves to
+127.0.0.1, or with a form. So `Host` must name loopback, and an `Origin` must be this server's own: pages of other sites
+are refused, and pages of other servers on this machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tenure.protocol.identity import LOCAL, Identity
 
 
 def is_loopback(host: str) -> bool:
-    """Of a host without a port: `localhost`, 127.0.0.0/8 and ::1, in brackets or not."""
+    """Whether a host (without port) is loopback: `localhost`, 127.0.0.0/8 and ::1, in brackets or not."""
     host = host.removeprefix("[").removesuffix("]").rstrip(".").lower()
     if host == "localhost":
         return True
@@ -26,10 +26,13 @@ def is_loopback(host: str) -> bool:
 
 
 class LoopbackAuthenticator:
-    """Takes everyone who addresses loopback for an operator. On a Unix socket (`check_host=False`), everyone."""
+    """Accepts every caller that addresses loopback as an operator.
+
+    On a Unix socket (`check_host=False`), every caller.
+    """
 
     def __init__(self, check_host: bool = True) -> None:
-        #: A Unix socket has no address that a web page could name.
+        #: A web page cannot address a Unix socket.
         self._check_host = check_host
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
@@ -49,7 +52,7 @@ class LoopbackAuthenticator:
 
 
 def _from_a_page(headers: Mapping[str, str]) -> bool:
-    """Whether a browser says that a page of another origin sent this. A page of another port is of another origin."""
+    """Whether the browser reports that a page of another origin (another port included) sent this."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True
     origin = headers.get("origin")

@@ -1,7 +1,7 @@
-"""A bearer token, verified: its form, its signature, its claims, in that order.
+"""Verify a bearer token: its form, its signature, its claims, in that order.
 
-Of the token's header only `alg` (which has to be the key's own), `kid`, `typ` and `crit` are read. `jwk`, `jku`, `x5c`
-and `x5u`, by which a token would bring its own key, are never looked at.
+Of the token's header only `alg` (which must be the key's own), `kid`, `typ` and `crit` are read. `jwk`, `jku`, `x5c`
+and `x5u`, with which a token would bring its own key, are never read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tenure.server.auth.claims import Rules, identity_of
 from tenure.server.auth.keys import Key, Keyring
 
 MAX_TOKEN_BYTES = 8 * 1024
-#: Verified tokens that are remembered: a signature costs more than the rest of a small request.
+#: How many verified tokens are cached: checking a signature costs more than the rest of a small request.
 REMEMBERED = 1024
 
 _TYPES = (
     None,
     "JWT",
     "AT+JWT",
-)  # what a token for an API may be called: an identity token of another kind may not pass
+)  # types of access tokens: an identity token of another kind must not pass
 _JWS = jwt.PyJWS(options={"verify_signature": True, "enforce_minimum_key_length": True})
 
 
 class TokenAuthenticator:
-    """Identifies callers by the JWT they bear."""
+    """Identifies callers by their JWT."""
 
     def __init__(self, keyring: Keyring, rules: Rules, clock: Clock | None = None) -> None:
         self._keyring = keyring
@@ -55,13 +55,13 @@ class TokenAuthenticator:
         return identity
 
     def check_page(self, headers: Mapping[str, str]) -> None:
-        pass  # pages show nothing that takes a token
+        pass  # pages show nothing that needs a token
 
     def prepare(self) -> None:
         self._keyring.prepare()
 
     def verify(self, token: str) -> Identity:
-        """The bearer of this token. May fetch keys. Raises Unauthenticated, Unavailable."""
+        """Return the bearer of this token. May fetch keys. Raises Unauthenticated, Unavailable."""
         identity = self._remembered(token)
         if identity is not None:
             return identity
@@ -92,7 +92,7 @@ class TokenAuthenticator:
 
 
 def bearer(headers: Mapping[str, str]) -> str:
-    """The token of `Authorization: Bearer …`. Raises Unauthenticated."""
+    """Return the token of `Authorization: Bearer …`. Raises Unauthenticated."""
     value = headers.get("authorization")
     if not value:
         raise Unauthenticated("no token: send one as 'Authorization: Bearer …'")
@@ -106,13 +106,13 @@ def bearer(headers: Mapping[str, str]) -> str:
 
 
 def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()  # not the token itself: memory is dumped, too
+    return hashlib.sha256(token.encode()).digest()  # a digest instead of the token, which a memory dump would reveal
 
 
 def _header(token: str) -> dict[str, Any]:
     try:
         header = jwt.get_unverified_header(token)
-    except (jwt.InvalidTokenError, RecursionError):  # JSON as deep as the token is long
+    except (jwt.InvalidTokenError, RecursionError):  # JSON nested as deep as the token is long
         raise Unauthenticated("the token is malformed") from None
     if "crit" in header or "b64" in header:
         raise Unauthenticated("the token asks for an extension that is not known here")

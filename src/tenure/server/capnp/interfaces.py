@@ -1,12 +1,12 @@
-"""The schema's interfaces, each call carried out as an operation.
+"""The schema's interfaces: each call is carried out as an operation.
 
     Door.login ──▶ Session.queue ──▶ Queue.add · poll · remove · extend · nack · settle · parents · …
                                           │ a request in MessagePack, as HTTP has it
                                           ▼
                                      protocol.answer.carried_out ──▶ results, or a problem in them
 
-A session keeps its token, not the identity found in it: every call is identified anew, and the session ends with the
-token. Nothing may be raised to the RPC layer, which would send the caller a traceback.
+A session keeps its token, not the identity: every call is authenticated again, and the session ends with the token. No
+exception may reach the RPC layer, which would send the caller a traceback.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ON_PARENT_DEAD = ("cancel", "run", "wait")
 
 
 def reporting_problems(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """A call whose errors go into its results, as `problem`."""
+    """Wrap a call so that its errors are stored in its results, as `problem`."""
 
     @functools.wraps(method)
     async def answer(self: Any, _context: Any, **_: Any) -> None:
@@ -59,7 +59,7 @@ def reporting_problems(method: Callable[..., Awaitable[None]]) -> Callable[..., 
             await method(self, _context.params, _context.results)
         except TenureError as exc:
             _set_problem(_context.results.init("problem"), self._calls.dispatcher.for_callers(exc))
-        except Exception as exc:  # noqa: BLE001 - the caller is told that it failed, the log how
+        except Exception as exc:  # noqa: BLE001 - the caller gets an error without details, the log gets all of them
             telemetry.warn("capnp_call_failed", exc, call=method.__name__)
             _set_problem(_context.results.init("problem"), TenureError(f"the server failed: {type(exc).__name__}"))
         finally:
@@ -74,7 +74,7 @@ def _set_problem(problem: Any, error: TenureError) -> None:
 
 
 class Calls:
-    """What all connections share: how a call is identified and carried out as an operation."""
+    """Authenticates calls and carries them out as operations; shared by all connections."""
 
     def __init__(self, dispatcher: Dispatcher, identify: Identify, runner: VerbRunner) -> None:
         self.dispatcher = dispatcher
@@ -89,9 +89,9 @@ class Calls:
         request: object = None,
         query: dict[str, str] | None = None,
     ) -> Any:
-        """The operation's answer, of the type that it declares: hence Any. `request` is its body, or `query` its query.
+        """Carry out an operation and return its answer. `request` is its body, or `query` its query.
 
-        Logged and counted like a request by HTTP.
+        Logged and counted like an HTTP request. The type is the one that the operation declares: hence Any.
         """
         body = b"" if request is None else msgspec.msgpack.encode(request)
         exchange = _CallExchange(self, name, headers, path, body, query or {})
@@ -110,14 +110,17 @@ class Calls:
             log("RPC", entry, perf_counter() - began)
 
     def check_many(self, what: str, count: int) -> None:
-        """Before they are read: a message of a few bytes can claim to hold millions. Raises InvalidArgument."""
+        """Check a list's length before reading it: a message of a few bytes can declare millions.
+
+        Raises InvalidArgument.
+        """
         limit = self.dispatcher.limits.batch
         if count > limit:
             raise InvalidArgument(f"{what} has {count} entries, and this server takes at most {limit}")
 
 
 class _CallExchange(Exchange):
-    """A call of the RPC, as a request for the operation of that name."""
+    """An RPC call as a request for the operation of that name."""
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class _CallExchange(Exchange):
 
 
 class DoorServer(SCHEMA.Door.Server):  # type: ignore[misc]
-    """Where a connection starts."""
+    """The interface that a connection starts with."""
 
     def __init__(self, calls: Calls, guard: GuardedStream) -> None:
         self._calls = calls
@@ -173,7 +176,7 @@ class SessionServer(SCHEMA.Session.Server):  # type: ignore[misc]
     @reporting_problems
     async def queue(self, params: Any, results: Any) -> None:
         name = str(params.queueName)
-        # A wrong name is refused here, not at the first verb.
+        # Refuse an invalid name here, not at the first verb.
         await self._calls.call("policy", self._headers, {"queue": name})
         results.queue = QueueServer(self._calls, self._headers, name, self._guard)
 
@@ -188,7 +191,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
     async def _call(self, operation: str, request: object = None, **path: str) -> Any:
         return await self._calls.call(operation, self._headers, {"queue": self._queue, **path}, request)
 
-    # ── Queueber's ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── methods of Queueber's schema ─────────────────────────────────────────────────────────────────────────────────
 
     @reporting_problems
     async def add(self, params: Any, results: Any) -> None:
@@ -232,7 +235,7 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
         for index, job in enumerate(extended.lost):
             lost[index] = bytes.fromhex(job)
 
-    # ── ours ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── methods of Tenure's own ──────────────────────────────────────────────────────────────────────────────────────
 
     @reporting_problems
     async def nack(self, params: Any, results: Any) -> None:
@@ -307,9 +310,9 @@ class QueueServer(SCHEMA.Queue.Server):  # type: ignore[misc]
             raise error_of(problem)
 
     async def _receipt(self, job: bytes, lease: bytes, token: int) -> str:
-        """The proof.
+        """Return the delivery's receipt.
 
-        Where the caller kept no token, the job's own stands in: the lease still has to be the one that holds it.
+        Without a token from the caller, uses the job's own: the lease must still be the one that holds the job.
         """
         if not token:
             try:
@@ -360,7 +363,7 @@ def _job(item: Any) -> dict[str, object]:
 
 
 def _on_parent_dead(number: int) -> str:
-    if number >= len(_ON_PARENT_DEAD):  # a client of a later schema
+    if number >= len(_ON_PARENT_DEAD):  # a client with a newer schema
         raise InvalidArgument(f"onParentDead {number}: one of {', '.join(_ON_PARENT_DEAD)}")
     return _ON_PARENT_DEAD[number]
 

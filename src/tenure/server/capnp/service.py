@@ -1,6 +1,6 @@
-"""Cap'n Proto's own thread and event loop, beside the HTTP server's.
+"""Cap'n Proto's thread and event loop, separate from the HTTP server's.
 
-The RPC layer keeps a loop of its own under asyncio's, and neither server should be able to hold up the other.
+The RPC layer runs its own loop under asyncio's, and neither server should be able to block the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tenure.server.request_quota import RequestQuota
 from tenure.server.verb_runner import VerbRunner
 from tenure.telemetry import inform
 
-#: The least that a message may be, however small a body is allowed to be: the RPC layer's own take some room.
+#: The smallest message limit, in words: the RPC layer's own messages need some room.
 _MIN_WORDS = 8192
 
 
@@ -35,7 +35,7 @@ _THREADS = 8
 
 
 class CapnpService:
-    """The operations of a dispatcher over Cap'n Proto, for as long as the context lasts."""
+    """Serves the operations of a dispatcher over Cap'n Proto while the context is open."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class CapnpService:
         idle_seconds: float = 30.0,
         connections: int = 0,
     ) -> None:
-        """`connections`: how many at once; 0, and at most: a quarter of what the process has handles for."""
+        """`connections`: how many at once; 0, and the upper bound: a quarter of the process's file descriptors."""
         self._runner = VerbRunner(dispatcher, _THREADS, "tenure-capnp-verb")
         self._authenticator = authenticator
         self._quota = RequestQuota(dispatcher.backend)
@@ -94,16 +94,16 @@ class CapnpServer:
         self._thread = threading.Thread(target=self._run, name="tenure-capnp", daemon=True)
 
     def start(self) -> None:
-        """Returns once it accepts connections. Raises OpenError."""
+        """Return once it accepts connections. Raises OpenError."""
         self._thread.start()
         self._ready.wait()
         if self._failed is not None:
             raise OpenError(f"cannot serve Cap'n Proto on port {self.port}: {self._failed}")
 
     def stop(self) -> None:
-        """Take no more connections, end those there are; calls that are not answered yet are cancelled."""
+        """Accept no more connections and close the open ones; unanswered calls are cancelled."""
         if self._loop is not None and self._stopping is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has already ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
@@ -137,14 +137,14 @@ class CapnpServer:
         guard = GuardedStream(self._words * 8, self._idle_seconds)
 
         def protocol() -> GuardedStream:
-            # pycapnp makes its protocol by this alone, in its own `create_server`; here it stands behind the guard.
+            # pycapnp's own `create_server` creates its protocol only this way; here the guard is in front of it.
             guard.inner = capnp.AsyncIoStream._connect(lambda stream: self._serve_stream(stream, guard))
             return guard
 
         await asyncio.get_running_loop().connect_accepted_socket(protocol, sock)
 
     async def _serve_stream(self, stream: Any, guard: GuardedStream) -> None:
-        """Until the caller leaves, or sends something that is no message of the RPC."""
+        """Serve until the caller disconnects, or sends something that is no RPC message."""
         self._open.add(guard)
         try:
             connection = capnp.TwoPartyServer(
@@ -164,7 +164,7 @@ class CapnpServer:
         idle = [one for one in self._open if one.idle]
         if not idle:
             return False
-        chosen = min(idle, key=lambda one: (one.logged_in, one.quiet_since))
+        chosen = min(idle, key=lambda one: (one.logged_in, one.idle_since))
         self._open.discard(chosen)
         chosen.close()
         return True

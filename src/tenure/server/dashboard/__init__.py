@@ -4,8 +4,8 @@
     /docs                the API reference: Swagger UI (`viewer/`) on the server's OpenAPI
     /assets/NAME         their files
     /session             signing in (POST a token) and out (DELETE): the token becomes a cookie that scripts cannot read
-    /ui/VIEW             what a page shows, as JSON (`views`); with Accept: text/event-stream, again whenever it changes
+    /ui/VIEW             the contents of a page, as JSON (`views`); with Accept: text/event-stream, again on each change
 
-Acts (pause, replay, purge, cancel) go to the operations below `/v1`, which check the caller's scope. `history` keeps the
-last hour in numbers.
+Actions (pause, replay, purge, cancel) go to the operations below `/v1`, which check the caller's scope. `history` keeps
+the metrics of the last hour.
 """

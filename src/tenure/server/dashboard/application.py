@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 _NO_STORE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 _MAX_BODY = 16 * 1024
-#: By path.
+#: Pages by path.
 _PAGES = {"/": "index.html", "/docs": "docs.html"}
-#: A view that was streamed has no further reply.
+#: The reply of a view that was already sent as a stream.
 Streamed = None
 
 
 class Dashboard:
-    """Routes beside the operations, which it asks who a caller is. `start` and `stop` go with the server."""
+    """Serves the dashboard; the operations identify its callers. `start` and `stop` go with the server."""
 
     def __init__(self, operations: OperationsApp, *, tokens: bool) -> None:
-        """`tokens`: callers sign in. Without, every caller that reaches the server is its operator."""
+        """`tokens`: callers sign in. Otherwise every caller is an operator."""
         self._operations = operations
         self._tokens = tokens
         self.history = History(operations.dispatcher.backend)
@@ -51,7 +51,10 @@ class Dashboard:
         self.history.stop()
 
     def signed_in(self, scope: Scope) -> Scope:
-        """The request with its cookie's token as an Authorization header. Raises Forbidden for another site's."""
+        """Return the request with its cookie's token as an Authorization header.
+
+        Raises Forbidden for another site's page.
+        """
         if not self._tokens or not any(name == b"cookie" for name, _ in scope["headers"]):
             return scope
         headers = plain_headers(scope["headers"])
@@ -62,7 +65,7 @@ class Dashboard:
         return {**scope, "headers": [*scope["headers"], (b"authorization", b"Bearer " + token.encode("latin-1"))]}
 
     async def reply(self, scope: Scope, receive: Receive, send: Send) -> Reply | None:
-        """The reply to a request for one of `paths`; None: it was streamed. Raises TenureError."""
+        """Return the reply to a request for one of `paths`; None if it was streamed. Raises TenureError."""
         path, method = scope["path"], scope["method"]
         if path == "/session":
             return await self._session(scope, receive)
@@ -123,16 +126,16 @@ class Dashboard:
         return Streamed
 
     async def _identify(self, scope: Scope, headers: Mapping[str, str]) -> Identity:
-        """The caller. Raises Unauthenticated, Forbidden."""
+        """Return the caller. Raises Unauthenticated, Forbidden."""
         identity = await self._operations.identify(headers)
         if not identity.may("any"):
-            raise Forbidden("this takes a scope")
+            raise Forbidden("this needs a scope")
         entry = log_entry(scope)
         entry.subject, entry.tenant = identity.subject, identity.tenant
         return identity
 
     async def _count(self, identity: Identity) -> None:
-        """A request counts against its tenant's quota; a stream is one. Raises RateLimited."""
+        """Count a request against its tenant's quota; a stream counts once. Raises RateLimited."""
         app = self._operations
         if not app.quota.free(identity):
             await app.runner.run(app.quota.draw, identity)

@@ -1,11 +1,11 @@
-"""The pages' files, read once, with the headers that a browser is held to.
+"""The pages' files, read once, and the security headers for them.
 
     static/   our own: the dashboard (index.html), and the frame of the API reference (docs.html)
     viewer/   Swagger UI, which shows the API reference; the build puts it there (tools/api_viewer.py)
 
-No script, style, font or image of another host is loaded, and nothing inline is run. In the dashboard no text can
-become markup (`require-trusted-types-for`): it makes elements, never HTML from strings. Swagger UI makes HTML of the
-descriptions in the server's own OpenAPI.
+Pages load no script, style, font or image from another host, and run nothing inline. In the dashboard no text can
+become markup (`require-trusted-types-for`): it creates elements, never HTML from strings. Swagger UI makes HTML from
+the descriptions in the server's own OpenAPI.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OWN_ONLY = (
     "frame-ancestors 'none'; img-src 'self'"
 )
 _NO_MARKUP = "; require-trusted-types-for 'script'; trusted-types 'none'"
-#: Swagger UI's style has its icons in it.
+#: Swagger UI's style embeds its icons as data URLs.
 _ICONS = " data:"
 _FOR_ALL = (
     ("X-Content-Type-Options", "nosniff"),
@@ -39,7 +39,7 @@ _FOR_ALL = (
 
 
 def headers_of(name: str) -> tuple[tuple[str, str], ...]:
-    """What a browser is told with a file."""
+    """Return the headers for a file."""
     return (("Content-Security-Policy", _OWN_ONLY + (_ICONS if name == "docs.html" else _NO_MARKUP)), *_FOR_ALL)
 
 
@@ -51,12 +51,12 @@ class Asset(NamedTuple):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """By name."""
+    """Return all files, by name."""
     return {name: asset for folder in ("static", "viewer") for name, asset in read_assets(folder).items()}
 
 
 def read_assets(folder: str) -> dict[str, Asset]:
-    """The files of `static` or `viewer`, by name."""
+    """Return the files of `static` or `viewer`, by name."""
     found = {}
     for file in files("tenure.server.dashboard").joinpath(folder).iterdir():
         kind = file.name.rpartition(".")[2]

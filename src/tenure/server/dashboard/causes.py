@@ -1,7 +1,7 @@
-"""Dead jobs grouped by what they died of.
+"""Group dead jobs by cause of death.
 
-Two errors have one cause if they differ in numbers, ids and quoted values only:
-`Timeout: host 10.0.0.7 after 30 s` and `Timeout: host 10.0.0.9 after 31 s` are `Timeout: host #.#.#.# after # s`.
+Two errors have the same cause if they differ only in numbers, ids and quoted values: `Timeout: host 10.0.0.7 after 30
+s` and `Timeout: host 10.0.0.9 after 31 s` are `Timeout: host #.#.#.# after # s`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IDS = 5
 
 
 class Cause(Struct):
-    """`part` is text that every error of this cause contains: what a replay by error looks for."""
+    """A cause. Every error of it contains the text `part`, which a replay by error searches for."""
 
     cause: str
     part: str
@@ -28,12 +28,12 @@ class Cause(Struct):
     jobs: int
     first_ms: int
     last_ms: int
-    #: Some of the jobs.
+    #: The ids of some of the jobs.
     ids: list[str]
 
 
 def causes_of(jobs: Sequence[Job]) -> list[Cause]:
-    """The commonest first."""
+    """Return the causes of these jobs, the most common first."""
     found: dict[tuple[str, str], Cause] = {}
     for job in jobs:
         cause = masked(headline(job.error)) or "(no error was given)"
@@ -56,5 +56,5 @@ def masked(line: str) -> str:
 
 
 def common_part(cause: str) -> str:
-    """The longest text of a masked line that is the same in all errors."""
+    """Return the longest text of a masked line that all its errors contain."""
     return max(cause.replace("…", MASK).split(MASK), key=len).strip()

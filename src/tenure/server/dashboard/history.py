@@ -1,13 +1,13 @@
-"""The last hour of each queue in numbers, in this process's memory.
+"""Metrics of each queue over the last hour, in this process's memory.
 
 Two sources, both read at a bounded cost however busy the store is:
 
-    counters   the queues' own, read every TICK_S or more rarely, and for pages that are looked at: jobs in, out, waiting,
+    counters   the queues' own, read every TICK_S or less often, and for open pages: jobs in, out, waiting,
                leased and dead, at the end of each minute
-    events     the newest of the journal, at most EVENTS a tick (what is more is passed over): how long jobs waited and
+    events     the newest of the journal, at most EVENTS a tick (further ones are skipped): how long jobs waited and
                ran, each queue's last claim, each worker's
 
-Nothing is stored: after a restart charts begin anew, and say since when.
+Nothing is stored: after a restart charts start empty, and say since when.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tenure.model.job import QueueInfo
 from tenure.model.names import QueueName
 
 TICK_S = 10.0
-#: Events that are read at each tick.
+#: How many events are read at each tick.
 EVENTS = 1_000
-#: Queues whose minutes are kept; of a store with more, the busiest.
+#: How many queues have a history: the busiest ones.
 QUEUES = 2_000
 MINUTES = 60
 _WORKERS = 500
-#: Jobs whose time to become ready is remembered until they are claimed.
+#: How many delayed jobs are remembered with their ready time until they are claimed.
 _DELAYED = 10_000
-#: A reading serves this long, or so many times as long as it took, whichever is more.
+#: A reading is used for this long, or for a multiple of the time that it took, whichever is longer.
 _FRESH_MS = 1_000
 _FRESH_TIMES = 20
-#: The share of one core that reading in the background may take.
+#: The share of one core that background reading may use.
 _SHARE = 0.01
-#: A rate is taken over about this time.
+#: The time over which a rate is measured.
 _RATE_MS = 60_000
 
 
 class Minute(Struct):
-    """A queue in one minute: the counters at its end, and what was measured during it."""
+    """One minute of a queue: the counters at its end, and measurements during it."""
 
     minute: int
     enqueued: int = 0
@@ -77,7 +77,7 @@ class QueueHistory:
 
     def __init__(self) -> None:
         self.minutes: deque[Minute] = deque(maxlen=MINUTES + 1)
-        #: (time, enqueued, out), the last few ticks.
+        #: (time, enqueued, out) of the last ticks.
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=int(_RATE_MS / 1000 / TICK_S) + 1)
         self.last_claim_ms: int | None = None
 
@@ -92,7 +92,7 @@ class QueueHistory:
         return self.minutes[-1]
 
     def count(self, info: QueueInfo, now_ms: int, *, new: bool) -> None:
-        """`new`: the queue was made while this was watching, so all of its jobs came since."""
+        """Add a reading. `new`: the queue was created while the history was running, so all its jobs are recent."""
         counts = info.counts
         if not self.minutes:
             before = Minute(now_ms // 60_000 - 1)
@@ -106,7 +106,7 @@ class QueueHistory:
             self._recent.append((now_ms, minute.enqueued, minute.out))
 
     def rates(self, info: QueueInfo, now_ms: int) -> tuple[float | None, float | None]:
-        """Jobs in and out a second, over the last minute or less; None: too little time has passed."""
+        """Return jobs in and out per second, over the last minute or less; None if too little time has passed."""
         if not self._recent:
             return None, None
         time_ms, enqueued, out = self._recent[0]
@@ -118,7 +118,7 @@ class QueueHistory:
 
 
 class History:
-    """All queues' last hour. Thread-safe. `start` begins to read; `stop` ends it."""
+    """The last hour of all queues. Thread-safe. `start` begins to read; `stop` ends it."""
 
     def __init__(self, backend: Backend, clock: Clock | None = None) -> None:
         self._backend = backend
@@ -128,13 +128,13 @@ class History:
         self._thread: threading.Thread | None = None
         self._queues: dict[QueueName, QueueHistory] = {}
         self._infos: Sequence[QueueInfo] = ()
-        #: When the last reading began, by the steady clock, and the processor's seconds that it took.
+        #: When the last reading began, by the steady clock, and its CPU seconds.
         self._read_ms: int | None = None
         self._cost_s = 0.0
         self._cursor: str | None = None
         self._delayed: OrderedDict[str, int] = OrderedDict()
         self._workers: OrderedDict[str, WorkerSeen] = OrderedDict()
-        #: Since when this has been watching, by the store's time.
+        #: When the history begins, by the store's time.
         self.since_ms: int | None = None
 
     def start(self) -> None:
@@ -156,23 +156,23 @@ class History:
             self._stopping.wait(max(TICK_S, self._cost_s / _SHARE))
 
     def tick(self) -> None:
-        """Read the counters, and what the journal has new."""
+        """Read the counters and the new events."""
         self.infos()
         try:
             events = self._new_events()
         except TenureError:
-            self._cursor = None  # the journal was trimmed past it, or the store is another: begin at its end
+            self._cursor = None  # the journal was trimmed past it, or the store was replaced: continue at the end
             return
         with self._lock:
             for event in events:
                 self._note(event)
 
     def moment(self) -> int:
-        """Now, for `infos`."""
+        """Return the current time, for the parameter `after` of `infos`."""
         return self._clock.steady_ms()
 
     def infos(self, after: int | None = None) -> Sequence[QueueInfo]:
-        """All queues with their counters: the last reading, if it is recent. `after`: if it began after that moment."""
+        """Return all queues with their counters from a recent reading; `after`: from one that began after that time."""
         with self._lock:
             now = self._clock.steady_ms()
             oldest = now - max(_FRESH_MS, self._cost_s * 1000 * _FRESH_TIMES) if after is None else after
@@ -187,7 +187,7 @@ class History:
         return self._queues.get(name)
 
     def workers(self) -> list[WorkerSeen]:
-        """Those that claimed lately, the last to claim first."""
+        """Return the workers that claimed recently, the last to claim first."""
         with self._lock:
             return list(reversed(self._workers.values()))
 
@@ -209,7 +209,7 @@ class History:
             self._cursor = self._backend.newest_events(1).cursor
             return ()
         page = self._backend.events(self._cursor, EVENTS, 0, None)
-        if len(page.events) == EVENTS:  # far behind: what is between is passed over
+        if len(page.events) == EVENTS:  # far behind: skip to the newest
             newest = self._backend.newest_events(EVENTS)
             self._cursor = newest.cursor
             return newest.events

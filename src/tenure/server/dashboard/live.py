@@ -1,12 +1,12 @@
-"""A view, sent again whenever it changes, as server-sent events.
+"""A view sent again whenever it changes, as server-sent events.
 
     event: now      {"now_ms": …}   the store's time, at first and every ALIVE_S: the page knows that the stream lives
-    event: view     the view's JSON, if it differs from the one before
-    event: ended    why there will be no more: signed out, not found, going down
+    event: view     the view's JSON, if it differs from the last one
+    event: ended    why the stream ends: signed out, not found, server stopping
 
-All streams together may use SHARE of one core: a view that takes long to read is read less often, and the more
-streams there are, the less often each is read. Nothing is read while the journal stands still, but for what changes by
-time alone, every QUIET_S.
+All streams together may use SHARE of one core: a view that is slow to read is read less often, and each of many streams
+is read less often. Nothing is read while the journal does not change, except every QUIET_S, for values that change with
+time.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class LiveViews:
         moment: Callable[[], int],
         caller_leaves: Callable[[], Awaitable[None]],
     ) -> None:
-        """Send until the caller leaves, its token expires or the server stops.
+        """Send until the caller disconnects, its token expires or the server stops.
 
-        `identify` returns the function that reads the view for the caller, with what has happened until a moment.
-        `moment` tells it. Raises what `identify` or the first reading raises.
+        `identify` returns the function that reads the view for the caller, as of a time that `moment` returns. Raises
+        what `identify` or the first reading raises.
         """
         app, loop = self._operations, asyncio.get_running_loop()
         woken, over = asyncio.Event(), asyncio.Event()
@@ -59,7 +59,7 @@ class LiveViews:
                 over.set()
 
         def notify() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: so is the server
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the server
                 loop.call_soon_threadsafe(wake)
 
         watch = await app.runner.run(app.dispatcher.backend.watch, (None,), _A_YEAR_MS, notify)
@@ -70,26 +70,26 @@ class LiveViews:
         try:
             last, cost = await app.runner.run(_timed, await identify(None))
             await send(start_of(200, "text/event-stream", (("Cache-Control", "no-store"),)))
-            await self._say_now(send)
-            await self._say(send, "view", last)
-            woken.set()  # the first look may have been at a reading that was a moment old
+            await self._send_now(send)
+            await self._send_event(send, "view", last)
+            woken.set()  # the first view may be from a slightly older reading
             while True:
-                await self._rest(send, max(PACE_S, cost / SHARE * self.streams), over)
-                await self._rest(send, QUIET_S, woken, over)
+                await self._pause(send, max(PACE_S, cost / SHARE * self.streams), over)
+                await self._pause(send, QUIET_S, woken, over)
                 if gone.done():
                     return
                 if app.dispatcher.stopping:
                     await self._end(send, "stopping")
                     return
                 woken.clear()
-                await app.runner.run(watch.again)  # before the look: what happens during it wakes again
+                await app.runner.run(watch.again)  # before reading: changes during it notify again
                 try:
                     read, cost = await app.runner.run(_timed, await identify(moment()))
                 except TenureError as exc:
                     await self._end(send, exc.code)
                     return
                 if read != last:
-                    await self._say(send, "view", read)
+                    await self._send_event(send, "view", read)
                     last = read
         finally:
             self.streams -= 1
@@ -97,29 +97,29 @@ class LiveViews:
             watch.close()
             app.dispatcher.in_flight.leave(key, entry)
 
-    async def _rest(self, send: Send, seconds: float, *events: asyncio.Event) -> None:
-        """Return when one of the events is set, or time is up. Meanwhile the page is told that the stream lives."""
+    async def _pause(self, send: Send, seconds: float, *events: asyncio.Event) -> None:
+        """Return when one of the events is set, or the time is up; meanwhile send keep-alive events."""
         until = asyncio.get_running_loop().time() + seconds
         while (left := until - asyncio.get_running_loop().time()) > 0 and not any(event.is_set() for event in events):
             await _first_of(min(left, ALIVE_S), *events)
-            await self._say_now(send)
+            await self._send_now(send)
 
-    async def _say_now(self, send: Send) -> None:
+    async def _send_now(self, send: Send) -> None:
         now_ms = await self._operations.runner.run(self._operations.dispatcher.backend.now_ms)
-        await self._say(send, "now", msgspec.json.encode({"now_ms": now_ms}))
+        await self._send_event(send, "now", msgspec.json.encode({"now_ms": now_ms}))
 
     async def _end(self, send: Send, why: str) -> None:
-        await self._say(send, "ended", msgspec.json.encode({"why": why}))
+        await self._send_event(send, "ended", msgspec.json.encode({"why": why}))
         await send({"type": "http.response.body", "body": b""})
 
     @staticmethod
-    async def _say(send: Send, event: str, data: bytes) -> None:
+    async def _send_event(send: Send, event: str, data: bytes) -> None:
         body = b"event: " + event.encode() + b"\ndata: " + data + b"\n\n"
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _first_of(seconds: float, *events: asyncio.Event) -> None:
-    """Return when one of the events is set, or time is up."""
+    """Return when one of the events is set, or the time is up."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
@@ -127,6 +127,6 @@ async def _first_of(seconds: float, *events: asyncio.Event) -> None:
 
 
 def _timed(read: Read) -> tuple[bytes, float]:
-    """What was read, and the processor's time that it took, in seconds."""
+    """Return what was read, and the CPU seconds that it took."""
     began = thread_time()
     return read(), thread_time() - began

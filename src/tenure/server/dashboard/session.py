@@ -1,14 +1,14 @@
 """Signing in: a browser's token becomes a cookie that scripts cannot read.
 
-    POST /session    {"token": "…"}     the token is verified, and comes back as a cookie: HttpOnly, SameSite=Strict
+    POST /session    {"token": "…"}     the token is verified, and returned as a cookie: HttpOnly, SameSite=Strict
     DELETE /session                     the cookie is removed
 
-The cookie is the token: nothing is kept here, so any server of the same keys knows it, and it ends when the token does.
-It never is in a URL, a log or a place that a script can read.
+The cookie is the token: nothing is stored here, so any server with the same keys accepts it, and it ends with the
+token. It is never in a URL, a log or a place that a script can read.
 
-A browser sends cookies on its own, so a request that is signed in by one has to come from this server's own page: the
-browser says so (`Sec-Fetch-Site`, `Origin`), and what changes something carries the header `Tenure-Dashboard`, which
-another site's page cannot send without being asked for permission first, which this server never gives.
+A browser sends cookies by itself, so a request signed in by one must come from this server's own page: the browser says
+so (`Sec-Fetch-Site`, `Origin`), and a request that changes something must carry the header `Tenure-Dashboard`. Another
+site's page would need permission (CORS) to send that header, which this server never gives.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from tenure.errors import Forbidden, InvalidArgument, TooLarge
 
-#: Of a server that speaks https, the name that browsers accept for this host and path alone.
+#: The second is for https: browsers accept that name for this host and path only.
 COOKIE, SECURE_COOKIE = "tenure-token", "__Host-tenure-token"
 PAGE_HEADER = "tenure-dashboard"
-#: Browsers drop larger cookies without a word.
+#: Browsers silently drop larger cookies.
 MAX_TOKEN_BYTES = 3800
 _SAFE = ("GET", "HEAD")
 
@@ -34,7 +34,7 @@ class SignIn(Struct, forbid_unknown_fields=True):
 
 
 def token_of(headers: Mapping[str, str]) -> str | None:
-    """The token in the cookie; None: there is none, or the request has an Authorization header, which goes first."""
+    """Return the token in the cookie; None without one, or with an Authorization header, which takes precedence."""
     if "authorization" in headers or "cookie" not in headers:
         return None
     try:
@@ -48,7 +48,7 @@ def token_of(headers: Mapping[str, str]) -> str | None:
 
 
 def check_own_page(method: str, headers: Mapping[str, str]) -> None:
-    """Whether this server's own page sent a request that is signed in by a cookie. Raises Forbidden."""
+    """Check that this server's own page sent a request signed in by a cookie. Raises Forbidden."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Forbidden("another site's page sent this")
     origin = headers.get("origin")
@@ -59,7 +59,7 @@ def check_own_page(method: str, headers: Mapping[str, str]) -> None:
 
 
 def token_in(body: bytes) -> str:
-    """The token of a request to sign in. Raises InvalidArgument, TooLarge."""
+    """Return the token of a sign-in request. Raises InvalidArgument, TooLarge."""
     try:
         token = msgspec.json.decode(body, type=SignIn).token.strip()
     except (msgspec.DecodeError, ValueError):
@@ -72,7 +72,7 @@ def token_in(body: bytes) -> str:
 
 
 def cookie(token: str, secure: bool) -> str:
-    """The header that keeps a token until the browser is closed; an empty token removes it."""
+    """Return the header that keeps a token until the browser is closed; an empty token removes it."""
     name = SECURE_COOKIE if secure else COOKIE
     ends = "" if token else "; Max-Age=0"
     return f"{name}={token}; Path=/; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}{ends}"

@@ -1,7 +1,7 @@
-"""The memory engine: a sorted dictionary a space. For tests and trials; nothing survives the process.
+"""The memory engine: a sorted dictionary for each space. For tests and trials; nothing survives the process.
 
-It is also the strict one: a transaction that reads a row it wrote is refused here, so that no logic above the seam
-comes to rely on what some engines cannot do.
+It is the strict engine: a transaction that reads a row it wrote raises here, so that no code above the engine interface
+relies on it. Some engines cannot do that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ReadOwnWrite(AssertionError):
-    """A transaction looked at what it had written: a bug above the seam."""
+    """A transaction read a row that it had written: a bug above the engine interface."""
 
 
 class _Tables:
@@ -54,7 +54,7 @@ class _Tables:
 
 
 class _StrictReader(_Tables):
-    """Refuses to read what its transaction has written."""
+    """Raises ReadOwnWrite for a read of rows that its transaction has written."""
 
     changes: Changes
 
@@ -110,8 +110,8 @@ class MemoryEngine:
         self._closed = False
         self.forgetters: list[Callable[[], None]] = []
         self.begin: Callable[[Reader, int], Transaction] = Transaction
-        #: Changes that are being applied: an exception (Ctrl-C) may leave some of them undone, and then the next to
-        #: take the writer's lock applies them again, which comes to the same.
+        #: Changes that are being applied. If an exception (Ctrl-C) interrupts that, the next thread that takes the
+        #: writer's lock applies them again; applying is idempotent.
         self._applying: Changes | None = None
         self._counts: dict[bytes, bytes] = {}
 
@@ -124,7 +124,7 @@ class MemoryEngine:
         transaction = self.begin(reader, self._next_commit())
         reader.changes = transaction
         result = fn(transaction)
-        reader.changes = Changes()  # what a layer above the engine still adds may follow from what was written
+        reader.changes = Changes()  # `finish` of a layer above may read what was written
         if transaction.finish():
             self._counts = self._counted(transaction)
             self._applying = transaction
@@ -136,12 +136,12 @@ class MemoryEngine:
         return (split_commit(journal.peekitem(-1)[0]) if journal else 0) + 1
 
     def _counted(self, changes: Changes) -> dict[bytes, bytes]:
-        """The counters as they will be: computed before anything is written, so that applying twice adds once."""
+        """The new values of the counters, computed before anything is written, so that applying twice adds once."""
         table = self._tables[COUNTERS]
         return {key: encode_count(decode_count(table.get(key)) + delta) for key, delta in changes.adds.items()}
 
     def _apply(self, changes: Changes) -> None:
-        """Requires: the writer's lock is held. Doing it again changes nothing."""
+        """Apply the changes; idempotent. Requires: the writer's lock is held."""
         if self._writer.checked:
             self._writer.assert_held()
         tables = self._tables
@@ -164,7 +164,7 @@ class MemoryEngine:
         self._applying = None
 
     def _under_lock(self, run: Callable[[], T]) -> T:
-        """Run while the writer's lock is held. Raises StoreClosed."""
+        """Run `run` with the writer's lock held. Raises StoreClosed."""
         writer = self._writer
         if writer.held_here():
             writer.take_back()
@@ -176,7 +176,7 @@ class MemoryEngine:
             return run()
 
     def _mend(self, changes: Changes) -> None:
-        """A commit was interrupted while it was applied: apply it again, to sorted tables made anew."""
+        """Apply an interrupted commit again, to rebuilt sorted tables. Requires: the writer's lock is held."""
         for space, table in enumerate(self._tables):
             self._tables[space] = SortedDict(dict(dict.items(table)))
         for forget in self.forgetters:

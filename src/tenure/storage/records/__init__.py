@@ -1,7 +1,7 @@
-"""What is kept under the keys: each value starts with a version byte and ends with a CRC-32 of what is before it.
+"""The stored values. Each starts with a version byte and ends with the CRC-32 of the bytes before it.
 
-What changes often is fixed-width (`state`, `leases`, the events of `journal`), so that a reader can decode a million
-of them as one array; the offsets are in `docs/keyspace.md`. Decoders raise `Corrupt`; they never guess.
+Values that change often have a fixed width (`state`, `leases`, the events of `journal`), so that a reader can decode a
+million of them as one array; `docs/keyspace.md` has the offsets. Decoders raise `Corrupt` for anything unexpected.
 """
 
 from __future__ import annotations

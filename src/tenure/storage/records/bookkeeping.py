@@ -1,4 +1,4 @@
-"""Requests and their answers, rate buckets, idempotency keys, counters."""
+"""Records of request outcomes, rate buckets, idempotency keys and counters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _REQUEST = Struct(">BQ16sHB")
 
 
 class RequestRecord(NamedTuple):
-    """The outcome of a request made with an id. The answer's first part follows, if it has further ones."""
+    """The outcome of a request made with an id. `answer` is the first part if `parts` is not 0."""
 
     version: int
     until_ms: int
-    #: Stands for the verb and its arguments.
+    #: A digest of the verb and its arguments.
     asked: bytes
     parts: int
     failed: int
@@ -28,7 +28,7 @@ class RequestRecord(NamedTuple):
 
 
 def encode_request(until_ms: int, asked: bytes, failed: bool, answer: bytes) -> tuple[bytes, list[bytes]]:
-    """The outcome's row, and the sealed further parts of a large answer."""
+    """The outcome's row, and the encoded further parts of a large answer."""
     parts = split_parts(answer, PART_BYTES)
     return seal(_REQUEST.pack(V1, until_ms, asked, len(parts), failed) + answer[:PART_BYTES]), parts
 
@@ -48,7 +48,7 @@ def encode_bucket(full_at_ns: int) -> bytes:
 
 
 def decode_bucket(value: bytes | None) -> int:
-    """When it is full again, in nanoseconds of the store's time; one that was never taken from is full."""
+    """When the bucket is full again, in nanoseconds of the store's time; 0 (full) without a row. Raises Corrupt."""
     if value is None:
         return 0
     body = unseal("a rate's bucket", value)
@@ -62,7 +62,7 @@ _NUMBER = Struct(">BI")
 
 
 def encode_number(number: int) -> bytes:
-    """A queue's number, as the value of a row."""
+    """The value of a row of `job_queues`: the number of a job's queue."""
     return seal(_NUMBER.pack(V1, number))
 
 
@@ -96,7 +96,7 @@ def decode_dedup(value: bytes) -> DedupRecord:
 
 
 COUNT_MASK = 2**64 - 1
-COUNT_BYTES = 12  # a u64 and its CRC: engines that add atomically keep the same shape
+COUNT_BYTES = 12  # a u64 and its CRC
 
 
 def encode_count(value: int) -> bytes:
@@ -110,5 +110,5 @@ def decode_count(value: bytes | None) -> int:
     if len(value) != COUNT_BYTES or crc32(value[:8]) != int.from_bytes(value[8:], "big"):
         raise Corrupt("a counter is damaged")
     count: int = _COUNT.unpack(value[:8])[0]
-    # A counter that was taken below zero wraps; shown as negative, it is plainly wrong, and `check` says so.
+    # A counter below zero wraps. It is returned as a negative number, so that `check` reports it.
     return count if count < 1 << 63 else count - (1 << 64)

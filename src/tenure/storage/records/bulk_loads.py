@@ -1,4 +1,4 @@
-"""What a bulk load stages of its jobs."""
+"""Records that a bulk load stages about its jobs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from tenure.errors import Corrupt
 
-_LOAD_RUN = Struct(">IBBQIQ")  # how many, and a shape
+_LOAD_RUN = Struct(">IBBQIQ")  # count, shape
 LOAD_RUN_BYTES = _LOAD_RUN.size
 _NUMBER = Struct(">I")
 
-#: A flag of a shape that no state has: its jobs are one segment.
+#: A flag of a shape, unused by states: its jobs are one segment.
 TOGETHER = 128
 
 
 class LoadShape(NamedTuple):
-    """What the owner has to know of a staged job, besides its id, to write its state and its event."""
+    """The fields of a staged job, besides its id, that the store needs to write its state and its event."""
 
     priority: int
     flags: int
@@ -28,18 +28,18 @@ class LoadShape(NamedTuple):
 
 
 def encode_load_runs(runs: Sequence[tuple[int, LoadShape]]) -> bytes:
-    """How many jobs are of which shape, in their order."""
+    """Runs of jobs with the same shape, in the order of the jobs."""
     return b"".join([_LOAD_RUN.pack(count, *shape) for count, shape in runs])
 
 
 def encode_load_groups(names: Sequence[bytes], members: Sequence[int]) -> bytes:
-    """The names of groups, and for each job that has one the place of its group's name."""
+    """The groups' names, and for each job with a group the index of its name."""
     listed = b"".join([bytes((len(name),)) + name for name in names])
     return _NUMBER.pack(len(names)) + listed + b"".join(map(_NUMBER.pack, members))
 
 
 def decode_load_groups(raw: bytes) -> list[bytes]:
-    """The name of the group of each job that has one. Raises Corrupt."""
+    """The group's name of each job that has one. Raises Corrupt."""
     names, at = [], _NUMBER.size
     try:
         for _ in range(_NUMBER.unpack_from(raw)[0]):

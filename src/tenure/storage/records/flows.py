@@ -1,8 +1,8 @@
-"""Jobs that wait for jobs.
+"""Records of jobs that wait for other jobs.
 
-blocked    how many of a job's parents have not ended, and what a dead one means
-parents    which jobs a job waits for
-children   which of the jobs that were enqueued together one job waits for
+blocked    how many of a job's parents have not ended, and what a dead parent does
+parents    the parents of a job
+children   a block of jobs enqueued together, and which of them are parents of one job
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BlockedRecord(NamedTuple):
     version: int
     #: Parents that have not ended.
     open: int
-    #: What a dead parent means: a place in `ON_PARENT_DEAD`.
+    #: What a dead parent does: an index of `ON_PARENT_DEAD`.
     on_parent_dead: int
 
 
@@ -46,7 +46,7 @@ def decode_blocked(value: bytes, job: bytes) -> BlockedRecord:
 
 
 def encode_parents(parents: Sequence[bytes]) -> bytes:
-    """`parents` as `keyspace.of_queue` writes them, at most `PARENTS_A_ROW`."""
+    """`parents`: at most `PARENTS_A_ROW` keys, each made by `keyspace.of_queue`."""
     return seal(V1_BYTE + b"".join(parents))
 
 
@@ -59,13 +59,13 @@ def decode_parents(value: bytes, job: bytes) -> list[bytes]:
 
 
 class BlockRecord(NamedTuple):
-    """Jobs whose ids are evenly spaced, and which of them one job waits for. The row's key has the last of them."""
+    """Jobs with evenly spaced ids, and which of them are parents of one job. The row's key has the last of the jobs."""
 
     version: int
-    #: How far apart their ids are, and how many they are.
+    #: The difference between two ids, and the number of jobs.
     stride: int
     jobs: int
-    #: A bit for each that the child hears of: the lowest is the last job's.
+    #: A bit for each job that is a parent; the lowest bit is the last job's.
     members: int
 
 

@@ -1,4 +1,4 @@
-"""The seal: a version byte before what is kept, a CRC-32 behind it."""
+"""The frame of every stored value: a version byte first, a CRC-32 last."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import msgspec
 from tenure.errors import Corrupt
 from tenure.storage.checksum import LONG, crc32, crc32_held
 
-#: For encoders that add the CRC themselves, where a call more is felt.
+#: For encoders that append the CRC themselves, to save a call.
 pack_crc = Struct(">I").pack
 
 V1 = 1
 V1_BYTE = b"\x01"
 V2 = 2
 
-#: A value is at most this large (one engine takes 100,000 bytes), so larger payloads and results are split.
+#: Larger payloads and results are split into parts of this size (one engine limits values to 100,000 bytes).
 PART_BYTES = 64 * 1024
 
 
 def seal(body: bytes) -> bytes:
+    """Append the CRC to a body that starts with its version."""
     return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 
 def unseal(what: str, value: bytes) -> bytes:
-    """The body of a sealed value of this version."""
+    """The body of a value of version 1, its CRC checked. Raises Corrupt, which names `what`."""
     body = value[:-4]
     if crc32_held(body) != int.from_bytes(value[-4:], "big") or value[:1] != V1_BYTE:
         raise damaged(what, value)
@@ -33,6 +34,7 @@ def unseal(what: str, value: bytes) -> bytes:
 
 
 def damaged(what: str, value: bytes) -> Corrupt:
+    """The error for a value that cannot be decoded: an unknown version, or damage."""
     body = value[:-4]
     if len(value) > 4 and crc32_held(body) == int.from_bytes(value[-4:], "big"):
         return Corrupt(f"{what} has version {value[0]}, which this Tenure does not read")
@@ -40,5 +42,5 @@ def damaged(what: str, value: bytes) -> Corrupt:
 
 
 unpack_crc = Struct(">I").unpack_from
-new_tuple = tuple.__new__  # what `_make` does, without a Python frame a record
+new_tuple = tuple.__new__  # makes a NamedTuple without a Python call
 encode_msgpack = msgspec.msgpack.Encoder().encode

@@ -1,4 +1,4 @@
-"""A group of a queue: how many of its jobs wait and are leased, its places in the order of turns, what its limits need."""
+"""The record of a group: counts of its jobs, the state of its limits, its places in the order of turns."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NO_PLACES: Mapping[int, TurnRecord] = MappingProxyType({})
 
 
 class GroupRecord(NamedTuple):
-    #: A bit for each priority whose turn the group lost when it came to its limit of leased jobs.
+    #: A bit for each priority whose turn the group lost when it reached its limit of leased jobs.
     at_limit: int
     waiting: int
     leased: int
-    #: Of its rate's bucket: when it is full again, in nanoseconds; 0: it is full.
+    #: When its rate's bucket is full again, in nanoseconds; 0: it is full.
     full_at_ns: int
     name: bytes
-    #: By tier (9 − priority): its place among the groups of that priority. One that has none gets no turn.
+    #: By tier (9 − priority): its place among the groups of that priority. Without a place it gets no turn.
     places: Mapping[int, TurnRecord] = NO_PLACES
 
 

@@ -1,4 +1,4 @@
-"""What never changes about a job: its row, and the parts of a large payload."""
+"""The immutable row of a job, and the further parts of a large payload."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pack_job = _JOB.pack
 
 
 class JobRecord(NamedTuple):
-    """What never changes about a job. `payload` is its first part when `parts` is not 0."""
+    """The immutable fields of a job. `payload` is the first part if `parts` is not 0."""
 
     created_at_ms: int
     parts: int
@@ -44,13 +44,13 @@ class JobRecord(NamedTuple):
 
 
 def encode_plain_job(created_at_ms: int, payload: bytes) -> bytes:
-    """As `encode_job`, of a job that has a payload of one part and nothing else."""
+    """As `encode_job`, for a job that has only a payload of one part."""
     body = pack_job(V1, created_at_ms, 0, 0, 0, len(payload)) + payload
     return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 
 def plain_job_head(created_at_ms: int, size: int, group: bytes = b"") -> bytes:
-    """What the row of a job begins with that has a payload of so many bytes, in one part, and at most a group."""
+    """The head of a job's row before its payload of `size` bytes, for a job without key, headers or further parts."""
     if not group:
         return pack_job(V1, created_at_ms, 0, 0, 0, size)
     named = key_and_group(b"", group)
@@ -58,12 +58,12 @@ def plain_job_head(created_at_ms: int, size: int, group: bytes = b"") -> bytes:
 
 
 def key_and_group(key: bytes, group: bytes) -> bytes:
-    """How a job's row holds them: the group behind the key, parted from it by a zero byte."""
+    """Key and group as a job's row stores them: separated by a zero byte if there is a group."""
     return key + _BEFORE_GROUP + group if group else key
 
 
 def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes], group: bytes = b"") -> list[bytes]:
-    """As `encode_plain_job`, of many, with one group or none: those of one length begin alike, and so do their checksums."""
+    """As `encode_plain_job`, for many jobs of one group or none. Rows of one length share their head and its CRC."""
     shared = {}
     for size in set(map(len, payloads)):
         head = plain_job_head(created_at_ms, size, group)
@@ -80,9 +80,9 @@ def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes], group: byte
 def encode_job(
     created_at_ms: int, payload: bytes, key: bytes, headers: bytes, group: bytes = b""
 ) -> tuple[bytes, list[bytes]]:
-    """The job's row, and the sealed further parts of a large payload.
+    """The job's row, and the encoded further parts of a large payload.
 
-    Version 2 has a group, which counts among the key's bytes (`key_and_group`).
+    Version 2 has a group, whose bytes count as the key's (`key_and_group`).
     """
     size = len(payload)
     parts: list[bytes] = []
@@ -102,11 +102,11 @@ _unpack_job = _JOB.unpack_from
 
 
 JobFields = tuple[Any, ...]
-"""What a `JobRecord` holds, in its order."""
+"""The fields of a `JobRecord`, in their order."""
 
 
 def job_fields(value: bytes, job: bytes) -> JobFields:
-    """The fields that `decode_job` returns, as a plain tuple, which is quicker to make."""
+    """The fields of `decode_job` as a plain tuple, which is faster. Raises Corrupt."""
     body = value[:-4]
     size = len(body)
     if size < _JOB_BYTES or (crc32(body) if size <= LONG else crc32_held(body)) != unpack_crc(value, size)[0]:
@@ -128,7 +128,7 @@ def job_fields(value: bytes, job: bytes) -> JobFields:
 
 
 def job_group(value: bytes, job: bytes) -> bytes:
-    """The group in a job's row; empty if it has none. Raises Corrupt."""
+    """The group's name in a job's row; empty if it has none. Raises Corrupt."""
     body = value[:-4]
     size = len(body)
     if size < _JOB_BYTES or (crc32(body) if size <= LONG else crc32_held(body)) != unpack_crc(value, size)[0]:
@@ -143,7 +143,7 @@ def decode_job(value: bytes, job: bytes) -> JobRecord:
 
 
 def job_rows(values: Sequence[Any]) -> list[JobFields] | None:
-    """The fields of rows of one length that hold a payload and nothing else; None: they are something else."""
+    """The fields of rows that have one length and only a payload; None: the rows are others, or damaged."""
     first = values[0]
     size = len(first) - 4 if type(first) is bytes else 0
     if size < _JOB_BYTES:
@@ -171,12 +171,12 @@ def _of_size(size: int) -> tuple[Any, Any, Any]:
 
 
 def decode_jobs(values: Sequence[bytes | Corrupt | None], jobs: Sequence[bytes]) -> list[JobRecord | Corrupt]:
-    """As `decode_job`, of many that have to be there: damage is an answer for the job it befell."""
+    """As `decode_job`, for many jobs; a missing or damaged row gives an error in its place."""
     return list(map(job_or_damage, values, jobs))
 
 
 def job_or_damage(value: bytes | Corrupt | None, job: bytes) -> JobRecord | Corrupt:
-    """As `decode_job`, of a row that may not be there, or that could not be read; damage is an answer."""
+    """As `decode_job`; returns an error for a row that is missing, damaged or could not be read."""
     if type(value) is bytes:
         try:
             return new_tuple(JobRecord, job_fields(value, job))
@@ -190,7 +190,7 @@ def split_parts(data: bytes, start: int) -> list[bytes]:
 
 
 def join_parts(first: bytes, parts: Sequence[bytes | None], total: int, job: bytes, what: str = "payload") -> bytes:
-    """A large payload or result, whole, or `Corrupt`."""
+    """Join the parts of a large payload or result. Raises Corrupt."""
     pieces = [first]
     for part in parts:
         if part is None:

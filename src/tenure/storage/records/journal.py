@@ -1,7 +1,7 @@
-"""The journal: one row a commit, its events of fixed width.
+"""Rows of the journal: the events of one commit, each of fixed width.
 
-version 1   header, events, a tail of their texts
-version 2   header, one event, a job's id for each event: events that differ in their job alone
+version 1   header, events, a tail with their texts
+version 2   header, one event, the job's id of each event: for events that differ only in their job
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ REF_BITS = 10
 REF_BYTES = 8
 _REF = Struct(">Q")
 _PREVIOUS_AT = EVENT_BYTES - 16  # in an event: before the reference to its text
-#: In an event.
+#: The offset of the job's id in an event.
 _JOB_AT, _JOB_BYTES = 8, 16
 _JOB_FIELD = 5
 
-#: The pieces of an event, for those who write many at once: head + job + lease + middle + text reference.
+#: The pieces of an event, for encoders of many: head + job + lease + middle + text reference.
 pack_event_head = Struct(">BBBBI").pack  # change, state, priority, reason, queue
 pack_event_middle = Struct(">QIIQQ").pack  # token, attempt, max_attempts, at, previous
 pack_event_text = Struct(">II").pack  # offset in the row's tail, bytes
 NO_TEXT = bytes(8)
-#: All of them at once.
-pack_event = Struct(
-    ">8s16s16sQIIQQ8s"
-).pack  # head, job, lease, token, attempt, max_attempts, at, previous, text reference
+#: A whole event: head, job, lease, token, attempt, max_attempts, at, previous, text reference.
+pack_event = Struct(">8s16s16sQIIQQ8s").pack
 
-#: Of jobs that are alike: head, job, lease to at, previous, text reference.
+#: An event of one of many similar jobs: head, job, the bytes from lease to at, previous, text reference.
 pack_alike_event = Struct(">8s16s40sQ8s").pack
 
 
@@ -80,27 +78,27 @@ def encode_journal(first_number: int, time_ms: int, events: Sequence[bytes], tai
 
 
 def encode_journal_row(events: int, first_number: int, time_ms: int, rest: bytes) -> bytes:
-    """As `encode_journal`, of events that are one piece of bytes already."""
+    """As `encode_journal`, for events and tail that are joined already."""
     body = _pack_journal(V1, 0, events, first_number, time_ms) + rest
     return body + pack_crc(crc32_held(body))
 
 
 def encode_alike_row(first_number: int, time_ms: int, event: bytes, jobs: bytes) -> bytes:
-    """A row of events that have no text and differ in their job alone: `event`, whose job is zeros, and all jobs' ids."""
+    """A row of version 2, for events without text that differ only in their job: `event` has zeros for its job."""
     count = len(jobs) // _JOB_BYTES
     body = b"".join((_pack_journal(V2, 0, count, first_number, time_ms), event, jobs))
     return body + pack_crc(crc32_held(body))
 
 
 def alike_events(event: bytes, jobs: bytes) -> bytes:
-    """The events of such a row, one after another, as a row of version 1 has them."""
+    """The events of a row of version 2, joined as in a row of version 1."""
     before, after = event[:_JOB_AT], event[_JOB_AT + _JOB_BYTES :]
     ids = [jobs[at : at + _JOB_BYTES] for at in range(0, len(jobs), _JOB_BYTES)]
     return before + (after + before).join(ids) + after
 
 
 def rebase_journal(value: bytes, first_number: int, time_ms: int, previous: Callable[[int], int]) -> bytes:
-    """The row with another first number and time, and each event's reference to the one before it made anew."""
+    """The row with another first number and time; `previous` maps each event's reference to its preceding event."""
     body = bytearray(_unsealed("a journal row", value))
     version, reserved, events, _, _ = _JOURNAL.unpack_from(body)
     _JOURNAL.pack_into(body, 0, version, reserved, events, first_number, time_ms)
@@ -115,7 +113,7 @@ def rebase_journal(value: bytes, first_number: int, time_ms: int, previous: Call
 
 
 def decode_journal_header(value: bytes) -> JournalHeader:
-    """The header alone, its CRC unchecked: for the writer, who wrote the row."""
+    """The header, without a check of the CRC: for the process that wrote the row."""
     if len(value) < _JOURNAL.size + 4 or value[0] not in (V1, V2):
         raise damaged("a journal row", value)
     return JournalHeader(*_JOURNAL.unpack_from(value)[2:])

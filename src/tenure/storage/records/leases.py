@@ -1,4 +1,4 @@
-"""Leases, the jobs under them, and claims that may be repeated."""
+"""Records of leases, of the jobs under them, and of claims made with an id."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def encode_lease(record: LeaseRecord) -> bytes:
 
 
 def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: bytes) -> bytes:
-    """As `new_lease`, at once in bytes."""
+    """As `encode_lease(new_lease(…))`, in one step."""
     body = _pack_lease(V1, expires_at_ms, now_ms, count, count, 0, claim, worker)
     return body + pack_crc(crc32(body))
 
@@ -60,13 +60,13 @@ def encode_lease_jobs(jobs: Sequence[bytes], tokens: Sequence[int]) -> bytes:
     if len(jobs) == 1:
         return seal(V1_BYTE + jobs[0] + _pack_token(tokens[0]))
     if jobs and tokens.count(tokens[0]) == len(tokens):
-        token = _pack_token(tokens[0])  # as in most claims: then no step of Python is made for each
+        token = _pack_token(tokens[0])  # as in most claims: no Python code runs for each job
         return seal(b"".join((V1_BYTE, token.join(jobs), token)))
     return seal(V1_BYTE + b"".join(map(_LEASE_JOB.pack, jobs, tokens)))
 
 
 def decode_lease_jobs(value: bytes, lease: bytes) -> list[tuple[bytes, int]]:
-    """(job, token) of everything a lease was given."""
+    """(job, token) of every job that the lease was granted for. Raises Corrupt."""
     body = unseal(f"the jobs of lease {lease.hex()}", value)
     return list(_LEASE_JOB.iter_unpack(body[1:]))
 
@@ -75,7 +75,7 @@ _CLAIM = Struct(">B16s16sB")
 
 
 class ClaimRecord(NamedTuple):
-    """A claim made with an id: its lease, a digest of what was asked for, whether it ended by expiry."""
+    """A claim made with an id: its lease, a digest of its arguments, whether the lease expired."""
 
     version: int
     lease: bytes

@@ -1,7 +1,7 @@
-"""A segment: jobs that were enqueued together and are still alike, kept as one record until they must be told apart.
+"""A segment: jobs that were enqueued together and have the same state, stored as one record.
 
-What never changes (ids, payloads) is one value, what changes another, small one. Both stand for as many rows of `jobs`
-and `state`, which are made of them when somebody looks: byte for byte what they would be had each job its own.
+The immutable fields (ids, payloads) are one value, the state another, small one. Readers make from them the rows of
+`jobs` and `state` that each job would have, byte for byte.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _head_sum(created_at_ms: int, size: int, group: bytes) -> int:
 
 @lru_cache(256)
 def _pieces(count: int, size: int) -> Struct:
-    """Cuts so many of that size in one step."""
+    """Unpacks `count` pieces of `size` bytes in one call."""
     return Struct(f"{size}s" * count)
 
 
@@ -50,7 +50,7 @@ def _job_row(head: int, size: int) -> Callable[..., bytes]:
 
 
 class SegmentStateRecord(NamedTuple):
-    """What changes about the jobs of a segment, which is the same for all of them but the place of their last event."""
+    """The state that all jobs of a segment share; only their last events differ."""
 
     version: int
     state: int
@@ -59,16 +59,16 @@ class SegmentStateRecord(NamedTuple):
     max_attempts: int
     token: int
     visible_at_ms: int
-    #: Of the job at place 0, whether or not it is still here; that of the job at place n is n further.
+    #: The last event of the job at index 0, even if that job has left; the event of the job at index n is n further.
     last_event: int
-    #: The place of the first job that is still here.
+    #: The index of the first job that has not left the segment.
     first: int
-    #: Its id: with the last one, which is the key, it tells what cannot be in here.
+    #: Its id. With the last id, which is the key, it bounds the ids in the segment.
     first_job: bytes
     lease: bytes
-    #: A bit for each place from which the job is gone, the lowest for place 0; those before `first` are not told of.
+    #: A bit for each index whose job has left, the lowest for index 0. Bits below `first` are not maintained.
     gone: bytes
-    #: Of version 2: the digest of the group that all of its jobs have. Empty: they have none.
+    #: Version 2: the digest of the jobs' common group. Empty: they have none.
     group: bytes = b""
 
 
@@ -87,7 +87,7 @@ def decode_segment_state(value: bytes) -> SegmentStateRecord:
 
 
 def encode_segment_mark(last_job: bytes) -> bytes:
-    """The value of its row in `segment_ready`, whose key tells the first job: the last is the segment's name."""
+    """The value of a segment's row in `segment_ready`: its last job, which is the segment's key."""
     return seal(V1_BYTE + last_job)
 
 
@@ -99,17 +99,17 @@ def decode_segment_mark(value: bytes) -> bytes:
 
 
 def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes], group: bytes = b"") -> bytes:
-    """Ids in ascending order; each payload goes with the checksum that its row in `jobs` would have."""
+    """Encode a segment; ids in ascending order. It stores the CRC that each job's row in `jobs` would have."""
     return encode_packed_segment(created_at_ms, b"".join(jobs), payloads, b"".join(payloads), group)
 
 
 def encode_packed_segment(
     created_at_ms: int, jobs: bytes, payloads: Sequence[bytes], packed: bytes | memoryview, group: bytes = b""
 ) -> bytes:
-    """The same of ids side by side, and of payloads that are side by side in `packed` as well."""
+    """As `encode_segment`, with the ids joined in `jobs` and the payloads joined in `packed`."""
     count, longest = len(payloads), max(map(len, payloads))
     summed = crc32 if longest <= LONG else crc32_held
-    if longest * count == len(packed):  # of one length
+    if longest * count == len(packed):  # all payloads have one length
         begin = _head_sum(created_at_ms, longest, group)
         packed_sizes, sums = pack_crc(longest) * count, map(summed, payloads, repeat(begin))
     else:
@@ -124,17 +124,17 @@ def encode_packed_segment(
 
 
 class NewSegment:
-    """What never changes about the jobs of a segment, as its maker has it in memory."""
+    """The immutable fields of a segment that this process has just made."""
 
     __slots__ = ("_jobs", "_payloads", "count", "created_at_ms", "group", "size_bytes")
 
-    #: Whether every payload is as it was written.
+    #: Whether all payloads are undamaged.
     whole = True
 
     def __init__(
         self, created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence[bytes], group: bytes = b""
     ) -> None:
-        """`group`: the name of the group that all of them have; empty: none."""
+        """`group`: the name of the jobs' common group; empty: none."""
         self.count, self.created_at_ms, self.group = len(jobs), created_at_ms, group
         self._jobs: list[bytes] | None = list(jobs)
         self._payloads = list(payloads)
@@ -155,25 +155,25 @@ class NewSegment:
         return self._payloads[first:end]
 
     def job_rows(self, first: int, end: int) -> list[bytes]:
-        """Their rows in `jobs`."""
+        """The rows in `jobs` of the jobs at these indexes."""
         return encode_plain_jobs(self.created_at_ms, self._payloads[first:end], self.group)
 
     def place(self, job: bytes) -> int:
-        """Where a job is; -1 if it is not here."""
+        """The index of a job; -1 if it is not in the segment."""
         jobs = self.jobs
         at = bisect_left(jobs, job)
         return at if at < self.count and jobs[at] == job else -1
 
 
 class Segment(NewSegment):
-    """The same, as it is stored: what is not asked for is not taken apart."""
+    """The immutable fields of a stored segment, decoded on demand."""
 
     __slots__ = ("ids", "payloads_at", "size", "sums_at", "value", "whole")
 
     def __init__(self, value: bytes) -> None:
-        """Raises if it cannot be told which jobs these are.
+        """Raises Corrupt if the ids cannot be read.
 
-        A damaged payload is that of one job alone (`whole` is False).
+        If only payloads are damaged, `whole` is False, and the other jobs can be read.
         """
         end = len(value) - 4
         self.whole = end > _HEAD + 4 and crc32_held(memoryview(value)[:end]) == unpack_crc(value, end)[0]
@@ -192,12 +192,12 @@ class Segment(NewSegment):
         self.created_at_ms: int = created
         self._jobs = None
         self.value, self.size_bytes = value, len(value)
-        #: Where the ids are, the checksums and the payloads.
+        #: The offsets of the ids, the checksums and the payloads.
         self.ids = _HEAD
         self.sums_at = _HEAD + count * 20
         self.payloads_at = at + 4
         sizes = value[_HEAD + count * 16 : self.sums_at]
-        #: Of each payload; None if they differ.
+        #: The size of each payload; None if they differ.
         self.size = int.from_bytes(sizes[:4], "big") if sizes == sizes[:4] * count else None
         if at + 4 + (sum(self.sizes) if self.size is None else self.size * count) != end:
             raise damaged("a segment", value)
@@ -224,9 +224,7 @@ class Segment(NewSegment):
         return [value[at:until] for at, until in pairwise(places)]
 
     def job_rows(self, first: int, end: int) -> list[bytes]:
-        """Their rows in `jobs`, with the checksums they were given at first: a payload damaged since does not fit its
-        own.
-        """
+        """The rows in `jobs` of the jobs at these indexes, with the stored CRCs. A damaged payload does not match."""
         payloads, size = self.payloads(first, end), self.size
         sums = _numbers(end - first).unpack_from(self.value, self.sums_at + first * 4)
         if size is not None:
@@ -234,24 +232,24 @@ class Segment(NewSegment):
             return list(map(_job_row(len(head), size), repeat(head), payloads, sums))
         heads = {size: (_job_row(len(head := self._head(size)), size), head) for size in set(self.sizes)}
         return [
-            (of_size := heads[len(payload)])[0](of_size[1], payload, said)
-            for payload, said in zip(payloads, sums, strict=True)
+            (of_size := heads[len(payload)])[0](of_size[1], payload, stored_sum)
+            for payload, stored_sum in zip(payloads, sums, strict=True)
         ]
 
     def _head(self, size: int) -> bytes:
         return plain_job_head(self.created_at_ms, size, self.group)
 
     def payload_bytes(self, first: int, end: int) -> int:
-        """The bytes of all payloads at these places."""
+        """The sum of the payloads' sizes at these indexes."""
         return sum(self.sizes[first:end]) if self.size is None else self.size * (end - first)
 
-    # Of the jobs at some places, as they lie in the value: for readers that want columns.
+    # Slices of the value, for readers that decode columns.
 
     def packed_ids(self, first: int, end: int) -> bytes:
         return self.value[self.ids + first * 16 : self.ids + end * 16]
 
     def packed_sizes(self, first: int, end: int) -> bytes:
-        """The payloads' lengths, four bytes each, the highest first."""
+        """The payloads' sizes, as big-endian u32."""
         at = self.ids + self.count * 16
         return self.value[at + first * 4 : at + end * 4]
 
@@ -264,7 +262,7 @@ class Segment(NewSegment):
 
 
 def segment_state_row(state: SegmentStateRecord) -> bytes:
-    """A row in `state` of its jobs, without their last event, which is 0, and without the checksum."""
+    """The body of its jobs' rows in `state`, with 0 for the last event and without the CRC."""
     return pack_state(
         V1, state.state, state.priority, 0, HAS_GROUP if state.group else 0, state.attempt, state.max_attempts, 0,
         state.token, state.visible_at_ms, 0, 0, 0, state.lease,
@@ -272,6 +270,6 @@ def segment_state_row(state: SegmentStateRecord) -> bytes:
 
 
 def segment_state_rows(state: SegmentStateRecord, first: int, end: int) -> list[bytes]:
-    """The rows in `state` of the jobs at these places."""
+    """The rows in `state` of the jobs at these indexes."""
     alike = segment_state_row(state)[:STATE_ALIKE]
     return alike_states(alike, state.lease, range(state.last_event + first, state.last_event + end))

@@ -1,4 +1,4 @@
-"""Notes, queues and the rest that varies: MessagePack, sealed."""
+"""Records of variable size, encoded as MessagePack: notes, queues, settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Notes(msgspec.Struct, frozen=True, array_like=True):
-    """What a job's deliveries said. A large result is kept in parts, of which `result` is the first."""
+    """The last error, progress and result of a job. `result` is the first part of a large one."""
 
     error: str | None = None
     progress: float | None = None
@@ -26,19 +26,19 @@ class Notes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepsRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What a job has in `steps`, and the signal that it waits for."""
+    """The number and size of a job's rows in `steps`, and the signal that it waits for."""
 
     count: int = 0
     size: int = 0
-    #: Digest of the signal's name, and the token of the delivery that began to wait: a later delivery waits no longer.
+    #: The digest of the signal's name, and the token of the delivery that waits: a later delivery ends the wait.
     waits_for: bytes = b""
     token: int = 0
-    #: The signal's name. Empty in rows of before 2026-11-16.
+    #: The signal's name. Empty in rows written before 2026-11-16.
     signal: str = ""
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A step or a signal of a job. `place`: how many it had before."""
+    """A step or a signal of a job. `place`: its position among them, from 0."""
 
     name: str
     value: bytes
@@ -52,11 +52,11 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     policy: Policy
     paused: bool = False
-    #: The number under which its tenant's usage is counted; 0: the tenant has no quota.
+    #: The number of its tenant's usage counters; 0: the tenant has no quota.
     meter: int = 0
-    #: Its jobs, policy and place in lists are gone; the row keeps name and number together, for the journal.
+    #: The queue is deleted; the row still maps its number to its name, for the journal.
     deleted: bool = False
-    #: Jobs with a group were put into it: claims let its groups take turns.
+    #: It has or had jobs with a group: claims serve its groups in turn.
     grouped: bool = False
 
 
@@ -70,21 +70,21 @@ class ScheduleRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Joins steady time to the store's: store time = steady + offset, for as long as `boot` lasts."""
+    """Store time = steady time + offset, within the boot `boot`."""
 
     boot: str
     offset_ms: int
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A registered reader of the journal: nothing after `commit` is trimmed."""
+    """A registered reader of the journal: rows after `commit` are not trimmed."""
 
     commit: int
     seen_at_ms: int
 
 
 class WriteRecord(msgspec.Struct, frozen=True, array_like=True):
-    """How far a staged write is published: `chunk` is the next. It is kept until `until_ms`, and longer while unfinished."""
+    """The progress of a staged write: `chunk` is the next to publish. Kept until `until_ms`, longer if unfinished."""
 
     id: str
     manifest_parts: int
@@ -99,19 +99,19 @@ class WriteRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoreRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Which store this is: made when it is first opened, and kept by its copies."""
+    """The store's identity: made when it is created, and shared by its copies."""
 
     id: str
 
 
 class RefusalsRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The jobs left out of one chunk of a staged write: (place in the chunk, job that holds the key)."""
+    """The jobs left out of one chunk of a staged write: (index in the chunk, job that holds the key)."""
 
     refused: list[tuple[int, str]]
 
 
 class LoadedPart(msgspec.Struct, frozen=True, array_like=True):
-    """Files of one bulk load: rows of one queue, and the spaces there is a sorted file of."""
+    """Files of one bulk load: rows of one queue, one sorted file for each of `spaces`."""
 
     name: str
     queue: int
@@ -127,12 +127,12 @@ class LoadRecord(msgspec.Struct, frozen=True, array_like=True):
     parts: list[LoadedPart]
     time_ms: int
     keep_ms: int
-    #: Of a staged write that was begun; None: the load is a whole write.
+    #: The chunk of a staged write; None: the load is a whole write.
     chunk: int | None = None
 
 
 class UpgradeRecord(msgspec.Struct, frozen=True, array_like=True):
-    """How far an upgrade of the format is: the key to go on from."""
+    """The progress of a format upgrade: the next key to convert."""
 
     key: bytes
 
@@ -145,8 +145,8 @@ def encode_struct(value: msgspec.Struct) -> bytes:
     return seal(V1_BYTE + encode_msgpack(value))
 
 
-#: Made here, while the module is imported by one thread: msgspec (0.22) works out a struct's fields when it first decodes
-#: one, and crashes the process if two threads first do so at once (a store's opener and its sweeper, say).
+#: Made when the module is imported, by one thread: msgspec (0.22) computes a struct's fields at its first use, and
+#: crashes the process if two threads do so at once (such as a store's opener and its sweeper).
 _DECODERS: dict[type, Any] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (

@@ -1,4 +1,4 @@
-"""The place of a sub-queue in the order of turns."""
+"""The record of a sub-queue's place in the order of turns."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TURN = Struct(">BBQQ")
 
 class TurnRecord(NamedTuple):
     status: int
-    #: When it gets a turn by itself (PARKED).
+    #: PARKED: when it gets a turn again.
     at_ms: int
-    #: How much it was served, divided by its weight: the least is next.
+    #: The service it has had, divided by its weight: the sub-queue with the least is next.
     virtual_time: int
-    #: What the sub-queue is called, where its number does not tell.
+    #: The sub-queue's name, if its key does not give it.
     name: bytes = b""
 
 

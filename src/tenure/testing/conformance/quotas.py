@@ -203,6 +203,17 @@ def test_what_waits_already_counts_from_the_first(holding: World) -> None:
         queue.enqueue(b"")
 
 
+def test_jobs_that_are_blocked_already_count_from_the_first(holding: World) -> None:
+    queue = holding.queue("work", "acme")
+    parent = queue.enqueue(b"parent")
+    queue.enqueue(NewJob(b"child", after=[parent]))
+    holding.store.set_quota("acme", Quota(max_waiting=3))
+    assert used(holding.store) == (2, 11)
+    assert holding.store.check().clean
+    queue.ack(claimed(queue))
+    assert used(holding.store) == (1, 5)
+
+
 def test_a_quota_set_while_others_write_counts_them_all(live: World) -> None:
     if not live.store.traits.quotas:
         pytest.skip("this store holds no quotas")

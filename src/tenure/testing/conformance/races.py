@@ -105,10 +105,10 @@ def test_a_cancel_and_an_ack_do_not_both_succeed(live: World) -> None:
 
 def test_at_the_end_of_a_lease_its_holder_or_the_next_one_wins(live: World) -> None:
     queue = live.queue(policy=Policy(retention=3600, max_attempts=1000))
-    for turn in range(20):
+    for turn in range(10):
         job_id = queue.enqueue(b"x").id
         receipt = claimed(queue, lease=0.02).receipt
-        pause = 0.016 + 0.0003 * turn
+        pause = 0.016 + 0.0006 * turn
 
         def ack_late(receipt: str = receipt, pause: float = pause) -> list[str]:
             time.sleep(pause)

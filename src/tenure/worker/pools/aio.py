@@ -1,4 +1,4 @@
-"""A pool that is one event loop: for `async def` handlers by the hundred. Plain `def` handlers run in threads."""
+"""A pool of one event loop: for hundreds of `async def` handlers. Plain `def` handlers run in threads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AsyncPool:
         until = monotonic() + timeout
         self._host.backlog.put(None)
         self._feeder.join(timeout)
-        # With every slot taken back, no handler runs. They are kept: `stop` is called again and again.
+        # If all slots are taken back, no handler runs. Keep them: `stop` may be called repeatedly.
         while not self._feeder.is_alive() and self._slots_taken_back < self._host.concurrency:
             if not self._free_slots.acquire(timeout=max(0.0, until - monotonic())):
                 break
@@ -84,11 +84,11 @@ class AsyncPool:
             while not self._closing:
                 try:
                     loop.run_forever()  # returns early if a handler calls loop.stop()
-                except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started goes through
+                except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started arrives here
                     log.error("slot_failed", slot=_SLOT, error=repr(exc), exc_info=exc)
 
     def _feed_one(self) -> bool:
-        """Takes a job only when there is a slot for it: what waits in the backlog can still be given back."""
+        """Take a job only if there is a slot for it: jobs in the backlog can still be released."""
         self._free_slots.acquire()
         job = self._host.backlog.get()
         if job is not None and job.try_begin():
@@ -102,11 +102,11 @@ class AsyncPool:
         return job is None
 
     def _start(self, job: HeldJob) -> None:
-        """On the loop."""
+        """Start the job's task. Runs on the loop."""
         coroutine = self._run(job)
         try:
             task = asyncio.ensure_future(coroutine)
-        except BaseException as exc:  # noqa: BLE001 - no task factory's failure may keep the slot
+        except BaseException as exc:  # noqa: BLE001 - a failing task factory must not occupy the slot
             coroutine.close()
             self._finish(job, exc)
             return
@@ -128,7 +128,10 @@ class AsyncPool:
         host.job_ended(job, outcome)
 
     async def _run_in_thread(self, call: Callable[[], Outcome]) -> Outcome:
-        """`call` returns what a handler raised as an outcome: a future cannot carry StopIteration or GeneratorExit."""
+        """Run `call` in a thread.
+
+        It returns exceptions as outcomes: a future cannot carry StopIteration or GeneratorExit.
+        """
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: context.run(call))
 

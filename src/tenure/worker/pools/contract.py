@@ -1,4 +1,4 @@
-"""What the worker asks of a pool, what it offers in return, and what the pools share."""
+"""The interface between the worker and its pools, and the code that the pools share."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ class PoolHost(Protocol):
     app: App
     backlog: Backlog
     concurrency: int
-    #: The queues, or patterns of queues, this worker claims from.
+    #: The queues, or patterns of queues, that this worker claims from.
     served: tuple[str, ...]
 
     def job_ended(self, job: HeldJob, outcome: Outcome) -> None:
-        """A handler has ended. Settles the job, unless somebody settled it before."""
+        """Report that a handler has ended. Settles the job, unless it is settled."""
 
     def slot_freed(self) -> None:
-        """A slot is free again."""
+        """Report that a slot is free again."""
 
     def watch_timeout(self, at_ms: int) -> None:
-        """A job's timeout will pass then."""
+        """Report that a job's timeout passes at `at_ms`."""
 
     def pool_broken(self, error: BaseException) -> None:
-        """The pool cannot go on: the worker must end."""
+        """Report that the pool cannot continue: the worker must end."""
 
 
 class Pool(Protocol):
-    #: Jobs that have ended, and the time they took: the claimer sizes its claims by them.
+    #: Ended jobs and the time they took, by which the claimer sizes its claims.
     @property
     def finished(self) -> tuple[int, int]:
-        """(how many, nanoseconds in all). Every job that was begun is counted once it has ended, however it ended."""
+        """(count, total nanoseconds). Every job that was begun is counted once it has ended, in whatever way."""
 
     def start(self) -> None:
-        """Returns once it can run handlers. Raises if it never will."""
+        """Return once it can run handlers. Raises if it never will."""
 
     def end(self, job: HeldJob) -> None:
-        """The job's outcome will not be kept: tell its handler, or end it. From any thread."""
+        """Notify the handler, or end it: the job's outcome will not be stored. From any thread."""
 
     def stop(self, timeout: float) -> bool:
-        """End the slots. The backlog is empty; returns True once all handlers have ended, False when the time is up."""
+        """End the slots. Requires an empty backlog. True once all handlers have ended, False when the time is up."""
 
     def kill(self) -> None:
-        """End what can be ended, now."""
+        """End now what can be ended."""
 
 
 def start_job(host: PoolHost, job: HeldJob) -> CurrentJob:
-    """Note when a job started and when its task's timeout passes; make what its handler will see."""
+    """Record when a job started and when its timeout passes; return the handler's view of it."""
     job.started_ns = perf_counter_ns()
     delivery = job.delivery
     app = host.app
@@ -77,7 +77,7 @@ def start_job(host: PoolHost, job: HeldJob) -> CurrentJob:
     except InvalidArgument:
         name = _UNREADABLE
     task = app.tasks.get(name)
-    # A name from outside is no label of a metric: there may be any number of them.
+    # An unknown name is no metric label: there may be any number of them.
     job.task = name if task is not None or name == _UNREADABLE else "(unknown)"
     if task is not None and task.timeout_ms is not None:
         job.timeout_at_ms = app.clock.steady_ms() + task.timeout_ms
@@ -92,15 +92,15 @@ def start_job(host: PoolHost, job: HeldJob) -> CurrentJob:
 
 
 def whole_payload(job: HeldJob) -> bytes:
-    """The job's payload, with the results of its parents if it takes any: then it reads the store."""
+    """Return the job's payload, reading its parents' results from the store if it takes any."""
     return payload_with_results(job.claim.queue, job.delivery, job.delivery.payload)
 
 
 def run_slot(host: PoolHost, name: str, run_job: Callable[[HeldJob], None]) -> None:
     """Take jobs from the backlog and run each, until a None comes. No exception ends the slot.
 
-    `run_job` settles the job. If it raises instead, that delivery fails, the log says so (`slot_failed`), and the
-    slot goes on with the next job.
+    `run_job` settles the job. If it raises instead, that delivery fails, the log says so (`slot_failed`), and the slot
+    continues with the next job.
     """
     while True:
         job: HeldJob | None = None
@@ -110,12 +110,12 @@ def run_slot(host: PoolHost, name: str, run_job: Callable[[HeldJob], None]) -> N
                 return
             if job.try_begin():
                 run_job(job)
-        except BaseException as exc:  # noqa: BLE001 - whatever it was, the next job may be a good one
+        except BaseException as exc:  # noqa: BLE001 - whatever it was, the next job may succeed
             slot_failed(host, name, job, exc)
 
 
 def slot_failed(host: PoolHost, name: str, job: HeldJob | None, error: BaseException) -> None:
-    """Log an exception that reached a slot, and fail the delivery it had."""
+    """Log an exception that reached a slot, and fail its delivery."""
     facts = {} if job is None else {"task": job.task, "id": job.delivery.id}
     log.error("slot_failed", slot=name, error=repr(error), exc_info=error, **facts)
     if job is not None:
@@ -124,7 +124,7 @@ def slot_failed(host: PoolHost, name: str, job: HeldJob | None, error: BaseExcep
 
 
 class _ProgressReport:
-    """`current_job().progress`, on the queue the job came from."""
+    """`current_job().progress`, on the job's queue."""
 
     __slots__ = ("_job",)
 

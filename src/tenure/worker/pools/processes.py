@@ -1,8 +1,8 @@
-"""A pool of processes: for handlers that compute. Each has its own interpreter, and is killed if its job is lost.
+"""A pool of processes, for handlers that compute. Each has its own interpreter, and is killed if its job is lost.
 
-A slot is a thread of this process that owns one child and waits for it; so the heartbeat goes on whatever a handler
+A slot is a thread of this process that owns one child and waits for it; so the heartbeat continues whatever a handler
 does in a child, and killing a child frees its slot at once. Children are started fresh, not forked: a fork would
-inherit an open store and locks held by threads that are not there.
+inherit an open store and locks held by threads that do not exist in it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import Outcome
 from tenure.worker.pools.contract import PoolHost, run_slot, start_job, whole_payload
 
-#: How long a child may take to import the app, and for how long a slot tries to start one before the worker gives up.
+#: Seconds for a child to import the app, and for which a slot tries to start one before the worker gives up.
 _START_SECONDS = 60.0
 
 
 class Child:
-    """A running child process, seen from the worker."""
+    """A running child process, as seen by the worker."""
 
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - this very interpreter, and a module of ours
+            self._process = subprocess.Popen(  # noqa: S603 - runs this interpreter with a module of ours
                 [sys.executable, "-m", "tenure.worker.child", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -71,7 +71,7 @@ class Child:
             self._process.kill()
 
     def end(self) -> str:
-        """Close the channel, wait until the process has ended, and say how it ended."""
+        """Close the channel, wait until the process has ended, and return how it ended."""
         self.channel.close()
         try:
             code = self._process.wait(5.0)
@@ -118,7 +118,7 @@ class ProcessPool:
 
     def end(self, job: HeldJob) -> None:
         with self._lock:
-            # Under the lock: the child may have been given another job by now.
+            # Under the lock: the child may have got another job by now.
             for child in self._children:
                 if child is not None and job.slot is child:
                     child.kill()
@@ -155,7 +155,7 @@ class ProcessPool:
 
     def _run_job(self, index: int, job: HeldJob) -> None:
         if self._children[index] is None:
-            self._replace(index)  # the last job's run ended before it could
+            self._replace(index)  # the last run ended before it could replace the child
         child = self._children[index]
         outcome: Outcome | None = None
         try:
@@ -179,7 +179,7 @@ class ProcessPool:
         self._host.slot_freed()
 
     def _replace(self, index: int) -> None:
-        """Start another child, trying again for a while: the machine may be short of memory or file handles."""
+        """Start another child, retrying for a while: the machine may be short of memory or file descriptors."""
         until, pause = monotonic() + _START_SECONDS, 0.2
         while not self._stopping.is_set():
             try:
@@ -205,7 +205,7 @@ class ProcessPool:
         with self._lock:
             job.slot = child
         if not job.is_running:
-            child.kill()  # its time was up before it was handed over
+            child.kill()  # its time was up before it was sent
         try:
             child.channel.send(assignment)
             while True:
@@ -222,7 +222,7 @@ class ProcessPool:
 
 
 def _redirected() -> bool:
-    """Whether our output goes through a live line to the terminal: the children's must go there, too."""
+    """Whether this process's output goes through a live line to the terminal: then the children's must, too."""
     return sys.stdout is not sys.__stdout__ and sys.__stdout__ is not None and sys.__stdout__.isatty()
 
 
@@ -250,7 +250,7 @@ def _answer(job: HeldJob, call: StepsCall) -> StepsAnswer:
 
 
 def _log_settings() -> tuple[str | None, str]:
-    """The level and form of this process's log lines, if the command line configured them."""
+    """Return the level and format of this process's log lines, if the command line configured them."""
     from tenure.telemetry import _Handler
 
     if not any(isinstance(handler, _Handler) for handler in logging.getLogger().handlers):

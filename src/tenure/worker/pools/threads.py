@@ -1,4 +1,4 @@
-"""A pool of threads: the quickest way to run handlers that wait for others (networks, disks, databases)."""
+"""A pool of threads: the fastest way to run handlers that wait for networks, disks or databases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ThreadPool:
     def __init__(self, host: PoolHost) -> None:
         self._host = host
         count = host.concurrency
-        # An entry for each thread, so that counting takes no lock.
+        # One entry for each thread, so that counting needs no lock.
         self._counts = [0] * count
         self._busy = [0] * count
         self._threads = [
@@ -44,7 +44,7 @@ class ThreadPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def kill(self) -> None:
-        """Threads cannot be ended; being daemons, they end with the process."""
+        """Do nothing: threads cannot be ended; as daemons, they end with the process."""
 
     def _run(self, index: int) -> None:
         run_slot(self._host, f"thread {index}", functools.partial(self._run_job, index))

@@ -1,10 +1,10 @@
--- ── what is kept, as bytes: fixed width, with a checksum ─────────────────────────────────────────────────────────────
--- A state carries a sum over its job's id and its fields (L.sum), since it is written and read most. The other records
--- carry the first digits of a SHA-1, the only digest that Lua has here.
+-- ── records as bytes: fixed width, with a checksum ───────────────────────────────────────────────────────────────────
+-- A state carries a sum over its job's id and its fields (L.sum), because it is written and read most often. The other
+-- records carry the first digits of a SHA-1, the only digest in Lua here.
 
 local SEAL = LIMIT.SEAL_BYTES
 
--- The seal of a record, of which `prefix` (the id it is stored under) is not stored with it.
+-- The seal of a record. `prefix` (the id under which it is stored) is sealed, but not stored with it.
 function L.seal(prefix, row) return sub(sha(prefix .. row), 1, SEAL) end
 
 function L.state_row(id, s)
@@ -52,7 +52,7 @@ function L.rules_of(value)
     interval = interval, limited = max_leased > 0 or burst > 0}
 end
 
--- the wait after failed delivery number `attempt`, as model/retry.py decides it
+-- the delay after failed attempt number `attempt`, as in model/retry.py
 function L.backoff(rules, attempt, roll)
   local seconds = rules.base
   if rules.kind == BACKOFF.LINEAR then seconds = rules.base * attempt end

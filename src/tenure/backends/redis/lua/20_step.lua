@@ -1,13 +1,13 @@
--- ── one step: its time, its events, its counters; begun before anything is read, finished by one write ───────────────
+-- ── one step: its time, events and counters; begun before anything is read, finished by one write ────────────────────
 
--- commit events time id_time id_seq tiers waiting leased done dead enqueued removed: only Lua reads this
+-- commit events time id_time id_seq tiers waiting leased done dead enqueued removed: read by Lua only
 L.COUNTERS = '>I8I8I8I8I8I8I8I8I8I8I8I8'
 L.COUNTERS_BYTES = 96
 
 function L.now(given, stored)
   local now
   if given ~= '' then
-    now = tonumber(given) -- a test's clock: sent by clients that were opened on a ManualClock, and by no others
+    now = tonumber(given) -- a test's clock: sent only by clients that were opened on a ManualClock
   else
     local time = call('TIME')
     now = time[1] * 1000 + floor(time[2] / 1000)
@@ -15,7 +15,8 @@ function L.now(given, stored)
   return max(now, stored or 0)
 end
 
--- Every request begins with: a test's time or '', its lane, its number there, then the verb's own (95_requests.lua).
+-- Every request begins with: a test's time or '', its lane, its number in the lane; then the verb's own arguments
+-- (95_requests.lua).
 function L.begin(keys, args)
   local base = keys[1]
   local found = call('MGET', base .. ':books', base .. ':rules')
@@ -38,7 +39,8 @@ function L.begin(keys, args)
   end
   b.now = L.now(args[1], b.time)
   b.rules_row = found[2]
-  if not b.rules_row then b.there = nil end -- a deleted queue: its counters and its journal go on when it is made again
+  -- A deleted queue: its counters and its journal continue when it is created again.
+  if not b.rules_row then b.there = nil end
   b.wake, b.held_before = 0, b.leased
   return b
 end
@@ -48,14 +50,14 @@ function L.rules(b)
   return b.rules
 end
 
--- the queue, made if it is not there
+-- the queue, created if it does not exist
 function L.make(b, rules_row, text)
   if b.there then return end
   b.there, b.rules_row, b.new_rules = true, rules_row, true
   L.event(b, CHANGE.QUEUE_CREATED, NO_ID, nil, {text = text})
 end
 
--- Add an event; returns its place. Events that differ only in job, token, attempt and predecessor share a group.
+-- Add an event; returns its position. Events that differ only in job, token, attempt and predecessor share a group.
 function L.event(b, change, id, s, more)
   if b.events_in_row >= LIMIT.EVENTS_A_ROW then L.close_row(b) end
   local state, priority, reason, max_attempts, token, attempt, previous = GONE, 0, REASON.NONE, 0, 0, 0, 0
@@ -76,10 +78,10 @@ function L.event(b, change, id, s, more)
   return ref
 end
 
--- Where the next event will stand.
+-- The position of the next event.
 function L.next_ref(b) return (b.commit + #b.rows + 1) * LIMIT.PLACES + b.events_in_row end
 
--- The group to add such an event to: the last, or a new one.
+-- Return the group for such an event: the last one, or a new one.
 function L.group(b, change, state, priority, reason, max_attempts, at, lease, text)
   local g = b.groups[#b.groups]
   if not g or g.change ~= change or g.state ~= state or g.priority ~= priority or g.reason ~= reason
@@ -119,13 +121,13 @@ function L.counters_row(b)
   return row .. L.seal('', row)
 end
 
--- Write the journal and the counters, and publish whom to wake. The step's last act.
+-- Write the journal and the counters, and publish whom to wake. The last action of a step.
 function L.finish(b, reply)
   local base = b.base
   L.end_parents(b)
   L.flush_groups(b)
   if b.events_in_row > 0 then L.close_row(b) end
-  -- Who waits because too many jobs were held may go on.
+  -- Wake callers that waited because too many jobs were leased.
   if b.leased < b.held_before and b.rules_row and L.rules(b).limited then
     b.wake = max(b.wake, b.held_before - b.leased)
   end

@@ -1,7 +1,8 @@
 -- ── enqueue: the whole call, all or none ─────────────────────────────────────────────────────────────────────────────
 
--- The first 12 bytes of the ids of one call: UUIDv7 of the server's time; the calls of one millisecond are counted, so
--- that ids grow in the order of the enqueues, whoever made them. Then 3 bytes that count, and the partition's number.
+-- The first 12 bytes of the ids of one call: UUIDv7 of the server's time. The calls of one millisecond are counted, so
+-- that ids grow in the order of the enqueues, whichever client made them. Then 3 bytes of a counter, and the
+-- partition's number.
 function L.ids(b, random)
   if b.now > b.id_time then
     b.id_time, b.id_seq = b.now, 0
@@ -13,7 +14,7 @@ function L.ids(b, random)
   return pack('>I6I2', b.id_time, 0x7000 + b.id_seq) .. char(0x80 + byte(random, 1) % 64) .. sub(random, 2, 4)
 end
 
--- The job that holds a key, and the digest of its payload: for the key's window, and until the job has ended.
+-- The job that holds a key, and the digest of its payload: during the key's window, and until the job has ended.
 function L.holder(b, digest, raw)
   if not raw then return nil end
   local job, payload, untils = sub(raw, 1, 16), sub(raw, 17, 32), unpack_(FORMAT.TIME, raw, 33)
@@ -30,7 +31,7 @@ function L.hold(b, digest, job, payload, dedup)
   call('ZADD', b.base .. ':dedupdue', untils, digest)
 end
 
--- digests of keys: of each, the job that holds it and the digest of its payload, or ''
+-- digests of keys: for each, the job that holds it and the digest of its payload, or ''
 readers.holders = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -42,7 +43,7 @@ readers.holders = function(keys, args)
   return reply
 end
 
--- Enqueue jobs that all ask for the same: their states differ in the last event only, and their events share one group.
+-- Enqueue jobs with equal options: their states differ in the last event only, and their events share one group.
 function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, delay)
   local count, visible = tonumber(args[8]), b.now + delay
   local head = pack(FORMAT.STATE_HEAD, LIMIT.VERSION, WAITING, priority, REASON.NONE, flags, 0, max_attempts, 0, 0,
@@ -51,7 +52,7 @@ function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, d
   local ids, first, partition = g.ids, L.next_ref(b), byte(tail)
   local zero = L.sum(L.id_sum(prefix .. pack('>I3', 0) .. tail), 0, WAITING, priority, REASON.NONE, flags, 0,
     max_attempts, 0, 0, b.now, visible, 0, 0, first)
-  -- From one job to the next the id's last word grows by 256, the event's place by 1, and the sum by their weights.
+  -- From one job to the next the id's last word grows by 256, the event's position by 1, and the sum by their weights.
   local step = 256 * WEIGHT.LAST_WORD + WEIGHT.LAST_EVENT
   local score = string.format('%.0f', visible)
   local jobs, states, tier, n, at = {}, {}, {}, 0, #ids
@@ -71,15 +72,15 @@ function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, d
   b.wake = delay > 0 and LIMIT.WAKE_ALL or count
 end
 
--- text of the queue's creation, its first rules, 4 random bytes, partition, how many,
--- what the jobs ask for (FORMAT.WISH for each, or once for all), keys (FORMAT.KEYED for each that has one), bodies
--- `flow`: links of jobs that wait for jobs, and the job that the same step acks, if one is; or nil.
--- Returns an error, or the ids' prefix, those that were there before, how many were added and how many not.
+-- text of the queue's creation, its first rules, 4 random bytes, partition, how many, the jobs' options (FORMAT.WISH
+-- for each, or once for all), keys (FORMAT.KEYED for each that has one), bodies
+-- `flow`: links between jobs, and the job that the same step acks, if any; or nil.
+-- Returns an error, or the ids' prefix, the duplicates, how many were added and how many not.
 function L.enqueue(b, args, flow)
   local base, now = b.base, b.now
   local rules = b.there and L.rules(b) or L.rules_of(args[5])
   local count, wishes, keyed = tonumber(args[8]), args[9], args[10]
-  local first = {} -- index -> the job that was there before
+  local first = {} -- index -> the existing job with the same key
   local fresh, held = {}, {}
   local duplicates = 0
   local prefix, tail = nil, char(tonumber(args[7]))
@@ -196,8 +197,8 @@ verbs.enqueue = function(keys, args)
   return L.finish(b, {prefix, there})
 end
 
--- as enqueue, and last: the staged write's digest, the chunk, the jobs that are left out of it, for how long the marker
--- is kept. There may be no job to add: the marker then records only what is left out.
+-- as enqueue, and last: the staged write's digest, the chunk, the refused jobs of the chunk, for how long the marker is
+-- kept. There may be no job to add: the marker then records only the refused ones.
 verbs.publish = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

@@ -1,4 +1,4 @@
--- ── leases: what one still holds, and how it ends ────────────────────────────────────────────────────────────────────
+-- ── leases: their open jobs, and their end ───────────────────────────────────────────────────────────────────────────
 
 function L.put_state(b, id, s) call('HSET', b.base .. ':state', id, L.state_row(id, s)) end
 
@@ -10,7 +10,7 @@ function L.end_lease(b, id, l)
   if l.lost > 0 then call('HDEL', base .. ':lost', id) end
 end
 
--- `closed` more jobs have left the lease; `lost` names one that was cancelled under it
+-- Subtract `closed` jobs from the lease's open ones; `lost` names a job that was cancelled under it
 function L.close_jobs(b, id, l, closed, lost)
   l.open = l.open - closed
   if l.open <= 0 then return L.end_lease(b, id, l) end
@@ -21,7 +21,7 @@ function L.close_jobs(b, id, l, closed, lost)
   call('HSET', b.base .. ':lease', id, L.lease_row(id, l))
 end
 
--- The jobs a lease still holds, as {id, state}, and those of its jobs that cannot be read.
+-- The jobs that a lease still holds, as {id, state}, and those of its jobs that cannot be read.
 function L.held(b, lease)
   local ids = L.split(call('HGET', b.base .. ':held', lease) or '')
   local values = L.hmget(b.base .. ':state', ids)
@@ -37,7 +37,7 @@ function L.held(b, lease)
   return found, damaged
 end
 
--- From leased to waiting. `lease`: what settled it, or zeros if it expired.
+-- From leased to waiting. `lease`: the lease that settled it, or zeros if it expired.
 function L.give_back(b, id, s, change, lease, text)
   local by = s.lease
   s.state, s.lease = WAITING, lease
@@ -47,14 +47,14 @@ function L.give_back(b, id, s, change, lease, text)
   L.wait_again(b, id, s)
 end
 
--- A job becomes waiting, as its state says already.
+-- Index a job as waiting, by its new state.
 function L.wait_again(b, id, s)
   L.wait(b, id, s)
   b.waiting = b.waiting + 1
   b.wake = s.visible > b.now and LIMIT.WAKE_ALL or b.wake + 1
 end
 
--- From leased to dead: the one path there.
+-- From leased to dead: the only code that does so.
 function L.kill(b, id, s, reason, text, lease)
   local by = s.lease
   s.state, s.reason, s.ended, s.lease = DEAD, reason, b.now, lease
@@ -66,7 +66,7 @@ function L.kill(b, id, s, reason, text, lease)
   L.ended(b, id, s, DEAD, false)
 end
 
--- `outcome` and `gone`: as L.parent_ended takes them.
+-- `outcome` and `gone`: as for L.parent_ended.
 function L.ended(b, id, s, outcome, gone)
   b.ended = b.ended or {}
   b.ended[#b.ended + 1] = id
@@ -88,7 +88,7 @@ function L.delete_notes(b, id, s)
   if L.has(s.flags, HAS_STEPS) then L.delete_steps(b, id) end
 end
 
--- Take a job out of everything it is in; the caller has changed the counters.
+-- Remove a job from all its indexes; the caller has changed the counters.
 function L.delete(b, id, s)
   local base = b.base
   call('HDEL', base .. ':jobs', id)
@@ -97,9 +97,9 @@ function L.delete(b, id, s)
   L.leave_group(b, id, s)
 end
 
--- Take over leases that have run out: their jobs go back, or die if that was their last attempt.
--- At most `most` leases, and no further lease once `most_jobs` jobs were in them. `grace`: how long past their end they
--- are left alone.
+-- Take over expired leases: their jobs are ready again, or dead if that was their last attempt.
+-- At most `most` leases, and no further lease once `most_jobs` jobs were in them. `grace`: how long after their expiry
+-- they are left alone.
 -- Returns leases, jobs back, jobs dead, and whether there are more.
 function L.expire(b, seed, most, most_jobs, grace)
   local due = call('ZRANGEBYSCORE', b.base .. ':leases', '-inf', b.now - grace, 'LIMIT', 0, most)

@@ -1,6 +1,6 @@
--- ── flows: jobs that wait for jobs of the same shard, as queueing/flows.py decides it ────────────────────────────────
--- A job that is enqueued behind others has its parents in :parents, and each of them names it in :children. While one of
--- them has not ended, it is in :blocked, and :waits counts those. The step that ends the last parent makes it ready.
+-- ── flows: jobs that wait for jobs of the same shard, as in queueing/flows.py ────────────────────────────────────────
+-- A job with parents lists them in :parents, and each parent lists it in :children. While a parent has not ended, the
+-- job is in :blocked, and :waits counts the open parents. The step that ends the last parent makes the job ready.
 
 function L.waits_row(id, open, policy)
   local row = pack(FORMAT.WAITS, open, policy)
@@ -19,19 +19,19 @@ end
 
 -- ── enqueue ──
 
--- A parent as a request names it: an id, or twelve zeros and the index of a job of the same call.
+-- A parent as encoded in a request: an id, or twelve zeros and the index of a job of the same call.
 local NO_PREFIX = sub(NO_ID, 1, 12)
 
--- What a call asks for (FORMAT.LINKS and the parents, of each job that has any) against what is stored. Nothing is
--- written. `first`: duplicates by index, as L.enqueue finds them; `settled`: a job that the same step acks, or nil.
--- Returns a refusal; or nil and the plan: of each job its parents and how many of them are open.
+-- Check the links of a call (FORMAT.LINKS and the parents, for each job that has any) against the stored jobs. Writes
+-- nothing. `first`: duplicates by index, as L.enqueue finds them; `settled`: a job that the same step acks, or nil.
+-- Returns a refusal; or nil and the plan: for each job its parents and how many of them are open.
 function L.plan_links(b, links, first, id_of, settled)
   local plan = {jobs = {}, here = {}, children = {}, stored = {}, blocked = 0}
   local at = 1
   while at <= #links do
     local index, policy, count = unpack_(FORMAT.LINKS, links, at)
     at = at + BYTES.LINKS
-    if not first[index] then -- a duplicate waits for what it was first enqueued behind
+    if not first[index] then -- a duplicate keeps the parents of its first enqueue
       local no, link = L.plan_job(b, plan, sub(links, at, at + 16 * count - 1), policy, first, id_of, settled)
       if no then return no end
       link.id = id_of(index)
@@ -72,7 +72,7 @@ function L.plan_job(b, plan, named, policy, first, id_of, settled)
       local dead = state == DEAD
       if dead and policy == ON_PARENT_DEAD.CANCEL then return {'E', 'dead', id} end
       link.parents[#link.parents + 1] = id
-      -- One that is dead and counts as ended counts now: done after a replay, it must not count again.
+      -- A dead parent that counts as ended counts now: if it is done after a replay, it must not count again.
       if not (dead and policy == ON_PARENT_DEAD.RUN) then link.told_by[#link.told_by + 1] = id end
       if (not dead and state ~= DONE) or (dead and policy == ON_PARENT_DEAD.WAIT) then link.open = link.open + 1 end
     end
@@ -115,7 +115,7 @@ function L.write_links(b, plan, settled)
   L.bulk('HSET', base .. ':waits', waits)
   L.bulk('ZADD', base .. ':blocked', blocked)
   for id, s in pairs(plan.stored) do
-    if id ~= settled and not L.has(s.flags, HAS_CHILDREN) then -- the state of one that is settled is written by that
+    if id ~= settled and not L.has(s.flags, HAS_CHILDREN) then -- settling writes the state of a settled job
       s.flags = s.flags + HAS_CHILDREN
       L.put_state(b, id, s)
     end
@@ -131,16 +131,17 @@ verbs.enqueue_flow = function(keys, args)
   return L.finish(b, {prefix, there})
 end
 
--- ── what the end of a parent means ──
+-- ── the end of a parent ──
 
--- A job ended, or is removed: `outcome` is DONE, DEAD, GONE, or nil for one that was done before. `gone`: not kept.
+-- Record that a job ended or is removed: `outcome` is DONE, DEAD, GONE, or nil for one that was done before. `gone`:
+-- not kept.
 function L.parent_ended(b, id, outcome, gone)
   b.parents_ended = b.parents_ended or {}
   insert(b.parents_ended, {id = id, outcome = outcome, gone = gone})
 end
 
--- Tell the children of the jobs that have ended in this step so far: at its end, and before it looks for other jobs.
--- A removed child ends its own children in turn.
+-- Notify the children of the jobs that have ended in this step so far: at its end, and before it reads other jobs. A
+-- removed child ends its own children in turn.
 function L.end_parents(b)
   local ends, waits, at = b.parents_ended, {}, 1
   if not ends then return end
@@ -171,7 +172,7 @@ function L.end_parent(b, parent, children, waits)
     if w then
       if outcome == DONE or w.policy == ON_PARENT_DEAD.RUN then
         w.open = w.open - 1
-        keep = outcome ~= DEAD -- it counts now; done after a replay, it must not count again
+        keep = outcome ~= DEAD -- it counts now; if it is done after a replay, it must not count again
       elseif outcome == GONE or w.policy == ON_PARENT_DEAD.CANCEL then
         waits[child] = false
         L.cancel_blocked(b, child)
@@ -202,7 +203,7 @@ function L.leave_blocked(b, id)
   call('HDEL', b.base .. ':waits', id)
 end
 
--- From blocked to waiting: ready now, or at the time it was enqueued for, if that is later.
+-- From blocked to waiting: ready now, or at its scheduled time, if that is later.
 function L.unblock(b, id)
   local s = L.blocked_state(b, id)
   if not s then return end
@@ -213,9 +214,9 @@ function L.unblock(b, id)
   L.wait_again(b, id, s)
 end
 
--- ── looking ──
+-- ── queries ──
 
--- Whether a done job whose retention has passed stays, because a child that may read its result has not ended.
+-- Whether a done job past its retention stays, because a child that may read its result has not ended.
 function L.keep_for_children(b, id, s)
   for _, child in ipairs(L.split(call('HGET', b.base .. ':children', id) or '')) do
     local value = call('HGET', b.base .. ':state', child)
@@ -230,7 +231,8 @@ function L.keep_for_children(b, id, s)
   return false
 end
 
--- job, the first parent's place, how many parents, about how many bytes: the time; of each parent id, state, error, result
+-- job, the first parent's position, how many parents, about how many bytes: the time; for each parent id, state, error,
+-- result
 readers.parents = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -247,7 +249,7 @@ readers.parents = function(keys, args)
   return reply
 end
 
--- job, how many: the time; of each child id and state
+-- job, how many: the time; for each child id and state
 readers.children = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -260,9 +262,9 @@ readers.children = function(keys, args)
   return reply
 end
 
--- ── checking ──
+-- ── check ──
 
--- How many of a job's parents have not ended for it: a recount. One whose state cannot be read has not.
+-- Recount a job's open parents. One whose state cannot be read counts as open.
 function L.open_parents(b, id)
   local open = 0
   for _, parent in ipairs(L.split(call('HGET', b.base .. ':parents', id) or '')) do
@@ -275,7 +277,7 @@ function L.open_parents(b, id)
   return open
 end
 
--- What is wrong with the rows of a job that lead to other jobs, added to what was found.
+-- Add what is wrong with the links of a job to the findings.
 function L.link_problems(b, id, s, found)
   local w = L.waits_of(b, id)
   if s.state == BLOCKED then
@@ -290,14 +292,14 @@ function L.link_problems(b, id, s, found)
   end
 end
 
--- The flags of a job that its rows tell of.
+-- The flags that a job should have, by its rows.
 function L.flags_of_links(b, id)
   return (call('HEXISTS', b.base .. ':parents', id) == 1 and HAS_PARENTS or 0)
     + (call('HEXISTS', b.base .. ':children', id) == 1 and HAS_CHILDREN or 0)
     + (call('HEXISTS', b.base .. ':steps', id) == 1 and HAS_STEPS or 0)
 end
 
--- Set a job's flags and its count of open parents right; one that waits for none any more becomes ready.
+-- Correct a job's flags and its count of open parents; one without open parents becomes ready.
 function L.repair_links(b, id, s)
   local flags = s.flags % HAS_CHILDREN + L.flags_of_links(b, id)
   if flags ~= s.flags then

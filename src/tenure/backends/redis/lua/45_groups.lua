@@ -1,35 +1,34 @@
--- ── groups: those of one priority take turns, and each has limits of its own ─────────────────────────────────────────
+-- ── groups: those of one priority take turns, and each has its own limits ────────────────────────────────────────────
 --
--- A group that has a ready job of a priority, and room, has a place in :turn<priority>, ordered by virtual time: what it
--- was given, divided by its weight. The one with the least is next. A group that has no ready job before a moment is in
--- :parked; one at its limit has a bit in its row (at_limit) for each priority, and settling one of its jobs gives its
--- places back. The jobs without a group are one more member, whose name is empty; claims alone give it a place.
---
--- Verbs tell what they change (L.wait, L.unwait, L.let_go); L.flush_groups writes it, once a group and step.
+-- A group with a ready job of a priority, and room, has a place in :turn<priority>, ordered by virtual time: the number
+-- of its claimed jobs, divided by its weight. The group with the least is next. A group without a ready job before some
+-- time is in :parked; one at its limit has a bit in its row (at_limit) for each priority, and settling one of its jobs
+-- restores its places. The jobs without a group are one more member, with an empty name; only claims give it a place.
+-- Verbs record what they change (L.wait, L.unwait, L.let_go); L.flush_groups writes it, once for each group and step.
 
--- waiting leased at_limit; of its rate's bucket a moment, and how many nanoseconds after it the bucket is full again
+-- waiting leased at_limit; of its rate's bucket a time, and how many nanoseconds after it the bucket is full again
 L.GROUP_ROW = '>I8I8I4I8d'
 L.GROUP_BYTES = 36
--- In place of a priority in :parked: forget the row of an idle group; look at the groups behind this one again.
--- The part of a job by which an arriving group comes before those that are served again at the same time.
+-- The part of a job by which a newly arrived group comes before those already served at the same virtual time.
 L.SOONER = 1e-6
+-- Used instead of a priority in :parked: forget the row of an idle group; check the groups after this one again.
 L.FORGET, L.REVISE = LIMIT.FORGET_GROUP, LIMIT.REVISE_GROUPS
 
--- Which of :t0 .. :t19 a job waits in.
+-- The index among :t0 .. :t19 that a job waits in.
 function L.tier(s) return L.has(s.flags, HAS_GROUP) and s.priority + LIMIT.PRIORITIES or s.priority end
 
 function L.has_groups(b) return b.tiers >= 2 ^ LIMIT.PRIORITIES end
 function L.group_key(b, priority, name) return b.base .. ':g' .. priority .. ':' .. name end
 function L.group_name(b, id) return call('HGET', b.base .. ':groupof', id) end
 
--- The name in a body of version 2: behind the key and a zero byte.
+-- The group's name in a body of version 2: after the key and a zero byte.
 function L.group_in(body)
   if byte(body) ~= LIMIT.GROUP_BODY then return nil end
   local _, key = unpack_(FORMAT.BODY, body)
   return string.match(sub(body, BYTES.BODY + 1, BYTES.BODY + key), '%z([^%z]+)$')
 end
 
--- ── what verbs tell ──
+-- ── changes recorded by verbs ──
 
 function L.group_change(b, name)
   b.changed = b.changed or {}
@@ -41,14 +40,14 @@ function L.group_change(b, name)
   return c
 end
 
--- A job that has a group waits: its row, and from when on its group has it to give.
+-- Record that a job with a group waits: its row, and from when on its group can give it.
 function L.group_waits(b, name, id, priority, visible)
   local c = L.group_change(b, name)
   c.waiting = c.waiting + call('ZADD', L.group_key(b, priority, name), visible, id)
   c.offers[priority] = min(c.offers[priority] or visible, visible)
 end
 
--- A job waits, as its state says: in the index of its priority, and of its group.
+-- Index a waiting job, by its state: under its priority, and under its group.
 function L.wait(b, id, s)
   local tier = L.tier(s)
   call('ZADD', b.base .. ':t' .. tier, s.visible, id)
@@ -59,7 +58,7 @@ function L.wait(b, id, s)
   end
 end
 
--- It waits no more.
+-- Remove a job that no longer waits.
 function L.unwait(b, id, s)
   local tier = L.tier(s)
   call('ZREM', b.base .. ':t' .. tier, id)
@@ -72,7 +71,7 @@ function L.unwait(b, id, s)
   end
 end
 
--- It is leased no more.
+-- Record that a job is no longer leased.
 function L.let_go(b, id, s)
   b.leased = b.leased - 1
   if L.has(s.flags, HAS_GROUP) then
@@ -84,7 +83,7 @@ function L.let_go(b, id, s)
   end
 end
 
--- A new job's group, from its body; nil: it has none.
+-- A new job's group, from its body; nil if it has none.
 function L.join_group(b, id, s, body)
   if not L.has(s.flags, HAS_GROUP) then return nil end
   local name = L.group_in(body)
@@ -92,12 +91,12 @@ function L.join_group(b, id, s, body)
   return name
 end
 
--- It is gone.
+-- Record that a job is removed.
 function L.leave_group(b, id, s)
   if L.has(s.flags, HAS_GROUP) then call('HDEL', b.base .. ':groupof', id) end
 end
 
--- ── what is kept of a group ──
+-- ── rows of groups ──
 
 -- nil: none; false: damaged
 function L.group_of(base, name)
@@ -109,7 +108,7 @@ function L.group_of(base, name)
   return {waiting = waiting, leased = leased, at_limit = at_limit, moment = moment, ns = ns}
 end
 
--- What its policy grants it: max_leased and burst (0: any), the rate's interval, its weight.
+-- The limits of its policy: max_leased and burst (0: any), the rate's interval, its weight.
 function L.group_rules(b, name)
   b.group_rules = b.group_rules or {}
   local rules = b.group_rules[name]
@@ -126,7 +125,7 @@ end
 -- How far its bucket is from full, in nanoseconds.
 function L.group_taken_ns(b, g) return max(0, (g.moment - b.now) * 1e6 + g.ns) end
 
--- How many of its jobs may be handed out now.
+-- How many of its jobs may be claimed now.
 function L.group_room(b, rules, g)
   local room = LIMIT.WAKE_ALL
   if rules.max_leased > 0 then room = rules.max_leased - g.leased end
@@ -136,7 +135,7 @@ function L.group_room(b, rules, g)
   return max(room, 0)
 end
 
--- Write a group's row. An idle group has none, unless its bucket has to be remembered until it is full.
+-- Write a group's row. An idle group has none, unless its bucket must be remembered until it is full.
 function L.save_group(b, name, g, new)
   local left = L.group_taken_ns(b, g)
   if g.waiting + g.leased == 0 and left == 0 then
@@ -155,9 +154,9 @@ function L.save_group(b, name, g, new)
   if new then call('ZADD', b.base .. ':groups', 0, name) end
 end
 
--- ── places ──
+-- ── places in turn ──
 
--- The virtual time of the member that is next. All who arrive in one step come behind the same one.
+-- The virtual time of the next member. All groups that arrive in one step come after the same one.
 function L.turn_time(b, priority)
   b.times = b.times or {}
   local time = b.times[priority]
@@ -168,7 +167,7 @@ function L.turn_time(b, priority)
   return time
 end
 
--- A place behind what each of the others gets next, and before what they get then: nobody saves up turns, and one that
+-- A place after the next job of each other member, and before their second: no group saves up turns, and one that
 -- always has a single job is served as often as the others.
 function L.give_turn(b, priority, name, rules)
   local time = L.turn_time(b, priority) + (1 - L.SOONER) / rules.weight
@@ -176,7 +175,7 @@ function L.give_turn(b, priority, name, rules)
   call('ZADD', b.base .. ':turn' .. priority, time, name)
 end
 
--- A job of that priority can be given from `at` on.
+-- Record that a job of that priority can be claimed from `at` on.
 function L.offer(b, g, priority, name, at, rules, room)
   if call('ZSCORE', b.base .. ':turn' .. priority, name) then return end
   local parked, member = b.base .. ':parked', char(priority) .. name
@@ -190,7 +189,8 @@ function L.offer(b, g, priority, name, at, rules, room)
   end
 end
 
--- A claim has been at the group's place: c.served is its priority, its virtual time, when its next job is ready or nil.
+-- Record that a claim has used the group's place: c.served is its priority, its virtual time, when its next job is
+-- ready or nil.
 function L.place_again(b, g, name, served, rules, room, opens)
   local turn, at = b.base .. ':turn' .. served.priority, served.left and max(served.left, opens)
   if at and room and at <= b.now then return call('ZADD', turn, served.time, name) end
@@ -224,8 +224,8 @@ function L.flush_group(b, name, c, found)
   L.save_group(b, name, g, not found)
 end
 
--- Write what this step changes about groups. Nothing is written of a group whose row is damaged, and claims take nothing
--- of it, until it is repaired: how many of its jobs are leased is not known.
+-- Write this step's changes of groups. A group whose row is damaged is not written, and claims skip it, until it is
+-- repaired: how many of its jobs are leased is unknown.
 function L.flush_groups(b)
   local changed = b.changed
   if not changed then return end
@@ -242,8 +242,8 @@ end
 
 -- ── time and policies ──
 
--- Groups whose moment has come get their turn, at most `most` of them.
--- Returns whether there are more, and whether some are yet to be looked at after a change of the policy.
+-- Give a turn to parked groups whose time has come, at most `most` of them.
+-- Returns whether there are more, and whether some are still to be checked after a change of the policy.
 function L.bring_back(b, most)
   local due = call('ZRANGEBYSCORE', b.base .. ':parked', '-inf', b.now, 'LIMIT', 0, most)
   local more, revising = #due == most, false
@@ -263,7 +263,7 @@ function L.bring_back(b, most)
   return more or revising, revising
 end
 
--- Whether a group has a job to give; the jobs without a group are not asked.
+-- Whether a group has a claimable job; the jobs without a group are not checked.
 function L.group_has_turn(b)
   for priority = 0, LIMIT.TOP_PRIORITY do
     if L.has(b.tiers, 2 ^ (priority + LIMIT.PRIORITIES)) then
@@ -275,8 +275,8 @@ function L.group_has_turn(b)
   return false
 end
 
--- After a change of the policy: groups behind this name that were at a limit get their places back, and the next claim
--- that finds one without room takes it again. What was taken by another rate says nothing: buckets start full.
+-- After a change of the policy: groups after this name that were at a limit get their places back, and the next claim
+-- that finds one without room removes it again. What was taken at another rate does not count: buckets start full.
 function L.revise_groups(b, name, most)
   local names = call('ZRANGEBYLEX', b.base .. ':groups', '(' .. name, '+', 'LIMIT', 0, most)
   for _, found in ipairs(names) do
@@ -310,7 +310,7 @@ end
 
 -- ── queries ──
 
--- Since when its oldest ready job has been ready, or -1.
+-- When its oldest ready job became ready, or -1.
 function L.oldest_of_group(b, name)
   local oldest = -1
   for priority = 0, LIMIT.TOP_PRIORITY do
@@ -322,7 +322,8 @@ function L.oldest_of_group(b, name)
   return oldest
 end
 
--- a name to go on behind, or ''; how many: of each group its name, waiting, leased, since when one is ready, at its limit
+-- a name to continue after, or ''; how many: for each group its name, waiting, leased, since when one is ready, at its
+-- limit
 readers.groups = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

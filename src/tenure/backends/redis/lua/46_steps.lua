@@ -1,7 +1,7 @@
--- ── steps and signals: values stored under a job, each once, by its name, as queueing/steps.py decides it ────────────
--- The holder of the live lease stores a step; anybody gives a signal. A delivery that waits for a signal is released;
--- the release looks for the signal, and the signal for the wait, each in its step: none is missed.
--- A job that has any, or waits for a signal, has HAS_STEPS in its state and a row in :steps, which check goes over.
+-- ── steps and signals: values stored once under a job, by name, as in queueing/steps.py ──────────────────────────────
+-- The holder of the live lease stores a step; anyone may send a signal. A delivery that waits for a signal is released.
+-- The release checks for the signal, and the signal checks for the wait, each in its own step: none is missed.
+-- A job that has any, or waits for a signal, has HAS_STEPS in its state and a row in :steps, which check reads.
 
 L.STEP, L.SIGNAL = 's', 'g'
 
@@ -12,7 +12,7 @@ function L.put_steps_head(b, id, head)
   call('HSET', b.base .. ':steps', id, row .. L.seal(id, row))
 end
 
--- What is known of a job's steps together. false: damaged
+-- The summary row of a job's steps. false: damaged
 function L.steps_head(b, id)
   local value = call('HGET', b.base .. ':steps', id)
   if not value then return {count = 0, size = 0, token = 0, waits_for = ''} end
@@ -31,7 +31,7 @@ end
 
 function L.damaged_steps(id) return {'E', 'corrupt', id, 'its steps are damaged: run check with repair'} end
 
--- Store a value under a job and count it. Returns a refusal, with nothing written; or nil and what was known before.
+-- Store a value under a job and count it. Returns a refusal, with nothing written; or nil and the earlier value.
 function L.put_step(b, id, field, value)
   local head = L.steps_head(b, id)
   if not head then return L.damaged_steps(id) end
@@ -55,7 +55,7 @@ function L.delete_steps(b, id)
   call('HDEL', b.base .. ':steps', id)
 end
 
--- job, lease, token, name, value: 1 if it was stored; 0 and the value that was stored before
+-- job, lease, token, name, value: 1 if it was stored; 0 and the earlier value
 verbs.record_step = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -74,7 +74,7 @@ verbs.record_step = function(keys, args)
   return L.finish(b, {1})
 end
 
--- job, name, payload: 1 if it was given; 0 if the job has one of that name; -1 if there is no such job, or it is done
+-- job, name, payload: 1 if it was stored; 0 if the job has one of that name; -1 if there is no such job, or it is done
 verbs.signal = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -93,7 +93,7 @@ verbs.signal = function(keys, args)
   return L.finish(b, {1})
 end
 
--- A job that waits, and is not due yet, is ready now.
+-- Make a waiting job that is not due yet ready now.
 function L.wake(b, id, s)
   L.unwait(b, id, s)
   s.visible = b.now
@@ -103,13 +103,13 @@ function L.wake(b, id, s)
   b.wake = b.wake + 1
 end
 
--- A delivery is about to be released until a signal, or until its delay has passed: ready now if the signal is there.
+-- Called before a delivery is released until a signal or a delay: ready now if the signal is already stored.
 function L.wait_for_signal(b, id, s, signal, delay)
   if call('HEXISTS', L.step_key(b, id), L.SIGNAL .. signal) == 1 then
     s.visible = b.now
     return
   end
-  -- A damaged head is left for check: the job is then ready when its delay has passed.
+  -- A damaged summary row is left for check: the job is then ready after its delay.
   local head = L.steps_head(b, id)
   if head then
     head.token, head.waits_for = s.token, signal
@@ -118,14 +118,14 @@ function L.wait_for_signal(b, id, s, signal, delay)
   s.visible, s.flags = b.now + (delay or 0), L.with(s.flags, HAS_STEPS)
 end
 
--- job: its steps and signals, of each the name behind its kind (one letter) and the row
+-- job: its steps and signals, for each its kind (one letter) and name, and the row
 readers.steps = function(keys, args)
   return call('HGETALL', keys[1] .. ':steps:' .. args[4])
 end
 
--- ── checking ──
+-- ── check ──
 
--- How many steps a job has, how many bytes they are together, and the fields that cannot be read.
+-- How many steps a job has, their total bytes, and the fields that cannot be read.
 function L.count_steps(b, id)
   local all, count, size, damaged = call('HGETALL', L.step_key(b, id)), 0, 0, {}
   for i = 1, #all, 2 do
@@ -135,7 +135,7 @@ function L.count_steps(b, id)
   return count, size, damaged
 end
 
--- What is wrong with a job's steps, added to what was found.
+-- Add what is wrong with a job's steps to the findings.
 function L.step_problems(b, id, s, found)
   local there = call('HEXISTS', b.base .. ':steps', id) == 1
   if there ~= L.has(s.flags, HAS_STEPS) then found[#found + 1] = 'flags' end
@@ -145,7 +145,7 @@ function L.step_problems(b, id, s, found)
   end
 end
 
--- Remove the steps of a job that cannot be read, and count the others anew.
+-- Remove the unreadable steps of a job, and count the others again.
 function L.repair_steps(b, id)
   local head, count, size, damaged = L.steps_head(b, id), L.count_steps(b, id)
   for _, field in ipairs(damaged) do call('HDEL', L.step_key(b, id), field) end

@@ -1,6 +1,6 @@
--- ── claims by turns: the groups of one priority, the one that was given least first ──────────────────────────────────
+-- ── claims by turns: the groups of one priority, the least served first ──────────────────────────────────────────────
 
--- A heap of members, by virtual time; at the same time, those that the claim has not served yet come first.
+-- A heap of members, by virtual time; at equal times, those that the claim has not served yet come first.
 function L.before(x, y)
   if x.time ~= y.time then return x.time < y.time end
   return x.order < y.order
@@ -41,7 +41,7 @@ function L.member(b, priority, name, time, order)
     picked = 0, taken = 0, fetch = 1}
 end
 
--- The next ready job of a member; nil: it has none, or no room for one more.
+-- The next ready job of a member; nil if it has none, or no room for one more.
 function L.next_of(b, m)
   if m.picked >= m.room then return nil end
   if m.picked == #m.ids and m.fetch > 0 then
@@ -52,7 +52,7 @@ function L.next_of(b, m)
   return m.ids[m.picked + 1]
 end
 
--- Who gives how many, in turn: the members that were looked at, and the order of the picks.
+-- Select jobs in turn: returns the members read, and the order of the picks.
 function L.turns(b, t, priority, wanted)
   local turn = b.base .. ':turn' .. priority
   local page, place, from, step = {}, 1, 0, 2
@@ -76,7 +76,7 @@ function L.turns(b, t, priority, wanted)
   end
   while #picks < wanted and t.inspect > 0 do
     local name, time = coming()
-    -- At the same virtual time, one that was not served yet waits for no other: thousands may stand there.
+    -- At equal virtual times, one that was not served yet waits for no other: there may be thousands.
     while name and (#heap == 0 or time < heap[1].time or (time == heap[1].time and heap[1].order > LIMIT.WAKE_ALL)) do
       place, seen = place + 2, seen + 1
       join(name, time, seen)
@@ -97,7 +97,7 @@ function L.turns(b, t, priority, wanted)
   return members, picks
 end
 
--- Take what was picked; false: `max_bytes` or t.inspect is reached.
+-- Claim the picked jobs; false: `max_bytes` or t.inspect is reached.
 function L.take_picks(b, t, priority, members, picks)
   local function take(m, ids)
     local before = #t.ids
@@ -118,7 +118,7 @@ function L.take_picks(b, t, priority, members, picks)
   return true
 end
 
--- What becomes of their places.
+-- Update the places of the members.
 function L.settle_places(b, priority, members)
   for _, m in ipairs(members) do
     local left = tonumber(call('ZRANGE', m.key, 0, 0, 'WITHSCORES')[2] or -1)
@@ -135,7 +135,7 @@ function L.settle_places(b, priority, members)
   L.flush_groups(b)
 end
 
--- The first jobs of a priority that has groups; false: the claim has to stop.
+-- Claim the first jobs of a priority with groups; false: the claim must stop.
 function L.pick_by_turns(b, t, priority, limit)
   while #t.ids < limit do
     local wanted = min(limit - #t.ids, LIMIT.TURNS_AT_ONCE)

@@ -25,7 +25,7 @@ function L.payload_bytes(body)
   return #body - BYTES.BODY - 4 - key - headers
 end
 
--- ── limits: how many are held at once, how many are handed out a second ──
+-- ── limits: jobs leased at once, jobs claimed a second ──
 
 -- How far the bucket is from full, in nanoseconds.
 function L.taken_ns(b)
@@ -35,7 +35,7 @@ function L.taken_ns(b)
   return max(0, (moment - b.now) * 1e6 + ns)
 end
 
--- How many jobs a claim may take now, of those it wants.
+-- How many jobs a claim may take now, at most as many as it wants.
 function L.room(b, rules, wanted)
   if rules.max_leased > 0 then wanted = min(wanted, rules.max_leased - b.leased) end
   if rules.burst > 0 and wanted > 0 then
@@ -50,7 +50,7 @@ function L.take(b, rules, count)
   end
 end
 
--- When the next job becomes ready (and may be taken) or the next lease may be taken over; -1: nothing to come.
+-- When the next job becomes ready (and may be claimed) or the next lease may be taken over; -1: never.
 function L.next_due(b, rules, grace)
   local first, opens = -1, 0
   local function look(key, least, later)
@@ -96,9 +96,9 @@ function L.remove_waiting(b, id, s, change)
   L.ended(b, id, s, GONE, true)
 end
 
--- Jobs of one tier are taken under the lease: their new states, deliveries and events. What should not be there is
--- cleared on the way (rows without a job, jobs past their ttl), at most t.inspect of them; a job that cannot be read is
--- set aside, and the claim goes on behind it. `group`: they are of this group. False: `max_bytes` or t.inspect is reached.
+-- Claim jobs of one tier under the lease: write their new states, deliveries and events. Removes stale rows on the way
+-- (rows without a job, jobs past their ttl), at most t.inspect of them; a job that cannot be read is set aside, and the
+-- claim continues. `group`: they belong to this group. False: `max_bytes` or t.inspect is reached.
 function L.take_tier(b, t, tier, ids, values, group)
   local base, now, lease = b.base, b.now, t.lease
   local gone, unttl = {}, {}
@@ -180,7 +180,7 @@ function L.take_tier(b, t, tier, ids, values, group)
     c.waiting = c.waiting - L.bulk('ZREM', L.group_key(b, tier, group), gone)
     c.leased = c.leased + #taken - before
   elseif #gone == #ids then
-    call('ZREMRANGEBYRANK', base .. ':t' .. tier, 0, #ids - 1) -- all of them, and they were the first
+    call('ZREMRANGEBYRANK', base .. ':t' .. tier, 0, #ids - 1) -- all of them, and they are the first
   else
     L.bulk('ZREM', base .. ':t' .. tier, gone)
   end
@@ -188,7 +188,7 @@ function L.take_tier(b, t, tier, ids, values, group)
   return not full
 end
 
--- The first jobs up to now, highest priority first.
+-- Claim the first jobs that are ready now, highest priority first.
 function L.pick(b, t, limit)
   local groups = L.has_groups(b)
   for tier = LIMIT.TOP_PRIORITY, 0, -1 do
@@ -206,9 +206,9 @@ function L.pick(b, t, limit)
   end
 end
 
--- lease, limit, for how long (0: the policy's), max_bytes (0: any), worker, claim's digest or '', digest of what it
--- asked for, a number in [0, 1) for jitter, how many expired leases and unusable rows this step may inspect,
--- how long past their end leases are left alone
+-- lease, limit, duration (0: the policy's), max_bytes (0: any), worker, claim's digest or '', digest of its arguments,
+-- a number in [0, 1) for jitter, how many expired leases and unusable rows this step may inspect, how long after their
+-- expiry leases are left alone
 -- With nothing to claim: 0, when to look again, the time, a job that is set aside, 1 if the step stopped at its limit.
 verbs.claim = function(keys, args)
   local b, answer = L.begin(keys, args)
@@ -221,13 +221,13 @@ verbs.claim = function(keys, args)
   end
   local rules = L.rules(b)
   if rules.paused then return {0, -1, b.now, '', 0} end
-  -- The answer to this very claim may have been lost: its lease is the request's number.
+  -- The answer to this claim may have been lost: its lease is the request's number.
   local l = L.lease_of(base, lease)
   if l then return L.deliveries(b, lease, l.expires, (L.held(b, lease))) end
   local limit, inspect, grace = tonumber(args[5]), tonumber(args[12]), tonumber(args[13])
   local expired, _, _, more = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit), grace)
   if L.has_groups(b) then
-    L.flush_groups(b) -- those whose jobs came back have their turns before the claim looks
+    L.flush_groups(b) -- groups whose jobs came back get their turns before the claim looks
     local left, revising = L.bring_back(b, inspect)
     more = left or more
     L.flush_groups(b)
@@ -260,7 +260,7 @@ verbs.claim = function(keys, args)
   return L.delivered(b, lease, untils, ids, t.rows)
 end
 
--- how long past their end leases are left alone
+-- how long after their expiry leases are left alone
 -- When something becomes due, and the time: for callers that wait without claiming.
 readers.due = function(keys, args)
   local b, answer = L.begin(keys, args)
@@ -269,10 +269,10 @@ readers.due = function(keys, args)
   return {L.next_due(b, L.rules(b), tonumber(args[4])), b.now}
 end
 
--- Whether a claim's id was seen here.
+-- Whether a claim's id was used here.
 readers.claimed = function(keys, args) return {call('HEXISTS', keys[1] .. ':claims', args[4])} end
 
--- Take jobs whose bodies the client could not read out of their lease, and set them aside; the delivery is not counted.
+-- Remove jobs whose bodies the client could not read from their lease, and set them aside; the attempt is not counted.
 verbs.set_aside = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

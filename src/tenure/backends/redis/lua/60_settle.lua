@@ -1,6 +1,6 @@
 -- ── settling: a job is settled only by the holder of its live lease ──────────────────────────────────────────────────
 
--- The job's state if this proof holds; or nil, and the outcome that says why not.
+-- The job's state if this proof is valid; or nil, and the outcome that says why not.
 function L.judge(b, value, id, lease, token, leases)
   if not value then return nil, OUTCOME.GONE end
   local s = L.state_of(id, value)
@@ -68,8 +68,8 @@ function L.settle_one(b, verb, id, s, extra, rules, gone)
   return L.give_back(b, id, s, CHANGE.RETRIED, lease, extra.text or '')
 end
 
--- Ack many at once, where all items are plain acks of one live lease and the queue keeps no done jobs.
--- Returns nil, with nothing written, where that is not so: the caller then takes the general way.
+-- Ack many at once, if all items are plain acks of one live lease and the queue keeps no done jobs.
+-- Otherwise returns nil, with nothing written: the caller then uses the general path.
 function L.ack_plainly(b, items, count, rules)
   local _, _, lease = unpack_(FORMAT.SETTLE, items)
   local l = L.lease_of(b.base, lease)
@@ -122,7 +122,7 @@ function L.ack_plainly(b, items, count, rules)
   return L.finish(b, {string.rep(OUTCOME.SETTLED, count)})
 end
 
--- items (FORMAT.SETTLE for each), then of each whose verdict is not a plain ack:
+-- items (FORMAT.SETTLE for each), then for each whose verdict is not a plain ack:
 -- index, delay (-1: the policy's), roll, "1" if a text follows or "0", the text (error, sealed result, or the signal
 -- that a release waits for)
 verbs.settle = function(keys, args)
@@ -149,7 +149,7 @@ verbs.settle = function(keys, args)
   local values = L.hmget(b.base .. ':state', ids)
   local codes, leases, closed, seen, gone = {}, {}, {}, {}, {}
   local plain = {roll = 0}
-  -- All are judged before the first is written: what one item does must not change what another is told.
+  -- Judge all items before the first is written: the effect of one must not change the answer to another.
   local states = {}
   for i = 1, count do
     local id = ids[i]
@@ -200,7 +200,7 @@ verbs.settle_then = function(keys, args)
   return L.finish(b, {OUTCOME.SETTLED})
 end
 
--- The same for calls that carry large results: a full server refuses those (library.py, WHEN_FULL).
+-- The same for calls with large results, which a full server refuses (library.py, WHEN_FULL).
 verbs.settle_with_large_results = verbs.settle
 
 verbs.extend = function(keys, args)

@@ -1,6 +1,7 @@
--- ── restore: jobs as they stood in another store, or in an archive ───────────────────────────────────────────────────
+-- ── restore: jobs as they were in another store, or in an archive ────────────────────────────────────────────────────
 
--- Which of the new jobs are to hold their key; those that must and cannot are refused. Jobs that have not ended first.
+-- Decide which of the new jobs hold their key; those that must and cannot are refused. Jobs that have not ended come
+-- first.
 function L.restored_keys(b, new, refused)
   local held, taken = {}, {}
   for pass = 1, 2 do
@@ -21,7 +22,7 @@ function L.restored_keys(b, new, refused)
   return held
 end
 
--- ── parents, as queueing/restored_links.py decides it ──
+-- ── parents, as in queueing/restored_links.py ──
 
 function L.restored_parents(packed)
   local found = {}
@@ -32,7 +33,7 @@ function L.restored_parents(packed)
   return found, byte(packed, 1) or 0
 end
 
--- The state of a parent: of the same call, or stored. nil: it is not there
+-- The state of a parent: of the same call, or stored. nil if it does not exist
 function L.restored_parent(b, plan, refused, id)
   local job = plan.here[id]
   if job and not refused[id] then return job.s.state end
@@ -48,8 +49,8 @@ function L.refused_link(b, plan, refused, job)
   end
 end
 
--- Which rows of `children` there are to be, and how many parents each job waits for. Blocked jobs whose parents are not
--- there are refused, and those that wait for them.
+-- Decide which rows of `children` to write, and how many parents each job waits for. Blocked jobs without their parents
+-- are refused, and those that wait for them.
 function L.plan_restored(b, new, refused)
   local plan, again = {here = {}, stored = {}, children = {}}, true
   for _, job in ipairs(new) do plan.here[job.id] = job end
@@ -85,7 +86,7 @@ function L.plan_restored_job(b, plan, refused, job)
   end
 end
 
--- Stored parents get their new children; those of the call get their flag when their state is written.
+-- Add the new children to stored parents; those of the call get their flag when their state is written.
 function L.write_restored_children(b, plan, refused)
   for parent, ids in pairs(plan.children) do
     local s = (not plan.here[parent] or refused[parent]) and plan.stored[parent]
@@ -98,7 +99,7 @@ function L.write_restored_children(b, plan, refused)
   end
 end
 
--- A job's own rows of flows and steps, before its state is written: its flags tell of them.
+-- Write a job's own rows of flows and steps, before its state, whose flags name them.
 function L.restore_beside(b, plan, job)
   local id, s = job.id, job.s
   if s.state == BLOCKED and job.open == 0 then s.state, s.visible = WAITING, max(b.now, s.visible) end
@@ -129,9 +130,9 @@ function L.restore_steps(b, id, s, packed, waits_for)
   L.put_steps_head(b, id, {count = count, size = size, token = token, waits_for = waits_for})
 end
 
--- text of the queue's creation, its first rules, how long a done job stays at least, then of each job:
--- id, state, body, digests of key and payload or '', error, progress, result ("0", or "1" and the text), what a dead
--- parent means (one byte) and the parents, or '', the steps, the signal it waits for
+-- text of the queue's creation, its first rules, how long a done job stays at least, then for each job:
+-- id, state, body, digests of key and payload or '', error, progress, result ("0", or "1" and the text), on_parent_dead
+-- (one byte) and the parents, or '', the steps, the signal it waits for
 verbs.restore = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -142,7 +143,7 @@ verbs.restore = function(keys, args)
     local s = L.state_of(id, row)
     local value = call('HGET', b.base .. ':state', id)
     if seen[id] then
-      -- given twice: the first counts
+      -- given twice: the first one counts
     elseif not value then
       new[#new + 1] = {id = id, s = s, body = args[at + 2], keyed = args[at + 3],
         notes = {e = args[at + 4], p = args[at + 5], r = args[at + 6]}, steps = args[at + 8], waits_for = args[at + 9]}

@@ -35,7 +35,7 @@ function L.remove_ended(b, id, s, change)
   L.ended(b, id, s, s.state == DEAD and GONE or nil, true)
 end
 
--- state, up to when (-1: now), how many at most, how many to pass over; removed, passed over, until, more
+-- state, up to when (-1: now), how many at most, how many to skip; removed, skipped, until, more
 verbs.purge = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -113,7 +113,8 @@ verbs.retire = function(keys, args)
   return L.finish(b, {removed})
 end
 
--- state (DONE or DEAD, as a number), jobs and the tokens they must still have (FORMAT.DISCARD for each); those removed
+-- state (DONE or DEAD, as a number), jobs and the tokens they must still have (FORMAT.DISCARD for each); returns those
+-- removed
 verbs.discard = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

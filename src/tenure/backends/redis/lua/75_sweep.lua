@@ -17,7 +17,7 @@ function L.pass_ttl(b)
   return removed, #ids
 end
 
--- Forget what is remembered by a digest and due, unless `later` returns when to look again.
+-- Forget what is due among records kept by digest, unless `later` returns when to check again.
 -- Returns how many were forgotten, and how many were inspected.
 function L.forget(b, name, later)
   local rows, due = b.base .. ':' .. name, b.base .. ':' .. L.REMEMBERED[name]
@@ -61,7 +61,7 @@ function L.row_time(entry)
   return time
 end
 
--- Rows older than a week that every registered consumer has read; the last always stays.
+-- Trim rows older than a week that every registered consumer has read; the last row always stays.
 function L.trim(b)
   local first, entry = L.first_commit(b.base)
   local before = b.now - LIMIT.JOURNAL_KEPT_MS
@@ -82,7 +82,7 @@ function L.trim(b)
   return stop - first, stop < cut
 end
 
--- a number in [0, 1) for jitter, how long past their end leases are left alone
+-- a number in [0, 1) for jitter, how long after their expiry leases are left alone
 verbs.sweep = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

@@ -1,7 +1,7 @@
--- ── queries: nothing here writes, but for a consumer's place in the journal ──────────────────────────────────────────
+-- ── queries: nothing here writes, except a consumer's position in the journal ────────────────────────────────────────
 
--- What few jobs have beside them: of a leased one its lease, of a blocked one what a dead parent means, of one that waits
--- for a signal its name.
+-- Further facts of few jobs: for a leased one its lease, for a blocked one on_parent_dead, for one that waits for a
+-- signal its name.
 function L.fetch_beside(b, id, s)
   if s.state == LEASED then return call('HGET', b.base .. ':lease', s.lease) end
   if s.state == BLOCKED then
@@ -14,7 +14,7 @@ function L.fetch_beside(b, id, s)
   end
 end
 
--- What there is of each job: state, body, error, progress, result, and what L.fetch_beside tells.
+-- The rows of each job: state, body, error, progress, result, and the result of L.fetch_beside.
 function L.fetch(b, ids, reply)
   for _, id in ipairs(ids) do
     local n = #reply
@@ -36,7 +36,7 @@ readers.fetch = function(keys, args)
   return L.fetch(b, L.split(args[4]), {b.now})
 end
 
--- State and error only: what a replay chooses by.
+-- State and error only, by which a replay selects.
 readers.causes = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -52,7 +52,7 @@ readers.causes = function(keys, args)
   return reply
 end
 
--- Bytes in order; `<` would ask the locale.
+-- Compare bytes; `<` would use the locale.
 function L.less(a, z)
   for i = 1, 16 do
     local x, y = byte(a, i), byte(z, i)
@@ -61,7 +61,7 @@ function L.less(a, z)
   return false
 end
 
--- How many members come before the first that is behind (score, id).
+-- How many members come before the first that is after (score, id).
 function L.rank_after(key, score, id)
   local low, high = call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score)
   while low < high do
@@ -72,7 +72,7 @@ function L.rank_after(key, score, id)
   return low
 end
 
--- state, how many, and where to go on: source (tier; 0 for done and dead), score, id, or '' to begin
+-- state, how many, and where to continue: source (tier; 0 for done and dead), score, id, or '' to begin
 readers.page = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -116,7 +116,7 @@ readers.page = function(keys, args)
   return L.fetch(b, ids, reply)
 end
 
--- Waiting jobs of a priority, those with and without a group together, by time and id.
+-- Waiting jobs of a priority, with and without a group together, by time and id.
 function L.page_of_priority(b, priority, state, limit, after, ids, places)
   local rows = {}
   for tier = priority, LIMIT.TOP_TIER, LIMIT.PRIORITIES do
@@ -145,7 +145,8 @@ function L.page_of_priority(b, priority, state, limit, after, ids, places)
   end
 end
 
--- before, how many, a place to go on behind (time and id) or '': (visible_at, job) of what becomes ready before then
+-- before, how many, a position to continue after (time and id) or '': (visible_at, job) of those that become ready
+-- before then
 readers.upcoming = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -186,7 +187,7 @@ readers.now = function(keys, args)
   return {b.now}
 end
 
--- first commit asked for (0: the oldest kept), how many rows, consumer or ''
+-- first commit to read (0: the oldest), how many rows, consumer or ''
 verbs.events = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end

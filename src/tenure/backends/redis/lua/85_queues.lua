@@ -11,7 +11,7 @@ verbs.configure = function(keys, args)
   if (now or args[8]) ~= args[7] then
     local old, new = L.rules_of(b.rules_row), L.rules_of(args[6])
     if old.burst ~= new.burst or old.interval ~= new.interval then
-      call('DEL', b.base .. ':bucket') -- kept by another measure, what was taken of it says nothing
+      call('DEL', b.base .. ':bucket') -- what was taken at another rate does not count
     end
     if old.limited then b.wake = LIMIT.WAKE_ALL end
     b.rules_row, b.new_rules = char(paused) .. sub(args[6], 2), true
@@ -36,7 +36,7 @@ verbs.set_paused = function(keys, args)
   return L.finish(b, {1})
 end
 
--- The queue loses its rules and all that is remembered of its jobs. Its answer: done, held, waiting, dead, done jobs.
+-- Delete the queue's rules and everything remembered about its jobs. Its answer: done, held, waiting, dead, done jobs.
 verbs.delete_queue = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -52,7 +52,7 @@ verbs.delete_queue = function(keys, args)
   return L.finish(b, {1, 0, 0, 0, 0})
 end
 
--- name, partitions: the queue's number and how many partitions it has, given once
+-- name, partitions: the queue's number and how many partitions it has, assigned once
 verbs.register = function(keys, args)
   local names = keys[1] .. ':names'
   local found = call('HGET', names, args[4])

@@ -1,4 +1,4 @@
--- ── staged writes: their manifests and how far they are, in the registry; their markers are with the jobs ────────────
+-- ── staged writes: their manifests and progress are in the registry; their markers are with the jobs ────────────────
 
 function L.write_of(base, digest)
   local found = call('HMGET', base .. ':write:' .. digest, 'id', 'manifest', 'chunk', 'jobs', 'duplicates', 'finished',
@@ -30,12 +30,12 @@ readers.write_state = function(keys, args)
   return found and L.write_reply(found) or {}
 end
 
--- digest, chunk: the jobs that were left out of a chunk
+-- digest, chunk: the refused jobs of a chunk
 readers.refusals = function(keys, args)
   return {call('HGET', keys[1] .. ':write:' .. args[4], 'refused:' .. args[5]) or ''}
 end
 
--- digest, chunk, jobs, duplicates, how many jobs were left out, which: count a chunk, if it is the next
+-- digest, chunk, jobs, duplicates, how many jobs were refused, which: count a chunk, if it is the next
 verbs.count_chunk = function(keys, args)
   local key = keys[1] .. ':write:' .. args[4]
   local chunk = call('HGET', key, 'chunk')
@@ -68,7 +68,7 @@ verbs.finish_write = function(keys, args)
   return L.write_reply(found)
 end
 
--- how long one is kept that is published in part
+-- how long a partly published write is kept
 verbs.sweep_registry = function(keys, args)
   local base, now = keys[1], L.now(args[1])
   local writes, requests = 0, 0

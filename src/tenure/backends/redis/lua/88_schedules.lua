@@ -1,5 +1,5 @@
--- ── schedules that are made at run time, in the registry, as queueing/schedules.py decides it ───────────────────────
--- What a schedule's changes depend on (FORMAT.SCHEDULE) stands before what the client wrote, and is sealed with it.
+-- ── schedules made at run time, in the registry, as in queueing/schedules.py ────────────────────────────────────────
+-- The part of a schedule that changes (FORMAT.SCHEDULE) comes before the client's text, and is sealed with it.
 
 function L.schedules_key(base, tenant) return base .. ':schedules:' .. tenant end
 

@@ -27,7 +27,7 @@ readers.numbers = function(keys, args)
       + call('HLEN', base .. ':waits') + call('HLEN', base .. ':steps')}
 end
 
--- What is wrong with a job's rows: codes, joined.
+-- The codes of what is wrong with a job's rows, joined.
 function L.problems(b, id, s, held_by)
   local base, found = b.base, {}
   if call('HEXISTS', base .. ':jobs', id) == 0 then found[#found + 1] = 'body' end
@@ -60,7 +60,7 @@ function L.problems(b, id, s, held_by)
   return concat(found, ' ')
 end
 
--- cursor: (next cursor, then of each job: id, state, body, what is wrong)
+-- cursor: (next cursor, then for each job: id, state, body, what is wrong)
 readers.check_jobs = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -96,7 +96,7 @@ readers.check_index = function(keys, args)
   return reply
 end
 
--- cursor: (next cursor, then notes of no job, or of one that does not know of them)
+-- cursor: (next cursor, then notes of no job, or of a job without the flag for them)
 readers.check_notes = function(keys, args)
   local base, of = keys[1], {e = HAS_ERROR, p = HAS_PROGRESS, r = HAS_RESULT}
   local page = call('HSCAN', base .. ':notes', args[4], 'COUNT', 200)
@@ -106,13 +106,13 @@ readers.check_notes = function(keys, args)
     local id, flag = sub(note, 1, 16), of[sub(note, 17)]
     local value = call('HGET', base .. ':state', id)
     local s = value and L.state_of(id, value)
-    -- of a job whose state cannot be read nothing is said: that is another finding
+    -- nothing is reported for a job whose state cannot be read: that is another finding
     if not flag or not value or (s and not L.has(s.flags, flag)) then reply[#reply + 1] = note end
   end
   return reply
 end
 
--- dedup or claims, cursor: (next cursor, then of each that is wrong: digest, what)
+-- dedup or claims, cursor: (next cursor, then for each that is wrong: digest, what)
 readers.check_remembered = function(keys, args)
   local rows, due = keys[1] .. ':' .. args[4], keys[1] .. ':' .. L.REMEMBERED[args[4]]
   local bytes = ({dedup = 40, claims = 33})[args[4]]
@@ -128,7 +128,7 @@ readers.check_remembered = function(keys, args)
   return reply
 end
 
--- dedup or claims, cursor: (next cursor, then digests that are due, and not there)
+-- dedup or claims, cursor: (next cursor, then digests that are due, and not stored)
 readers.check_remembered_due = function(keys, args)
   local page = call('ZSCAN', keys[1] .. ':' .. L.REMEMBERED[args[4]], args[5], 'COUNT', 200)
   local reply = {page[1]}
@@ -138,7 +138,7 @@ readers.check_remembered_due = function(keys, args)
   return reply
 end
 
--- "1": what is kept of the rate cannot be so
+-- "1": the stored state of the rate is impossible
 readers.check_bucket = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -149,7 +149,7 @@ readers.check_bucket = function(keys, args)
   return {(moment > b.now or ns ~= ns or ns < 0 or ns > LIMIT.MAX_MS * 1e6) and 1 or 0}
 end
 
--- cursor: (next cursor, then of each lease that is not as it must be: id, what is wrong)
+-- cursor: (next cursor, then for each wrong lease: id, what is wrong)
 readers.check_leases = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -235,7 +235,7 @@ end
 -- repairs that concern no lease
 L.WITHOUT_LEASES = {orphan = true, groups = true, note = true, bucket = true, forget = true, due = true}
 
--- what, id, place of the job's last event (0: not known), a state to give it ('' or as FORMAT.STATE)
+-- what, id, position of the job's last event (0: unknown), a state to give it ('' or as FORMAT.STATE)
 verbs.repair = function(keys, args)
   local what, id, last, given = args[4], args[5], tonumber(args[6]), args[7]
   local b, answer = L.begin(keys, args)
@@ -295,7 +295,7 @@ verbs.repair = function(keys, args)
   return L.finish(b, {1})
 end
 
--- The counters themselves cannot be read: made anew from what they count.
+-- The counters themselves cannot be read: recount everything.
 verbs.repair_counters = function(keys, args)
   local base = keys[1]
   local last = call('XREVRANGE', base .. ':journal', '+', '-', 'COUNT', 1)[1]

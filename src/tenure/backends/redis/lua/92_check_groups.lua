@@ -1,6 +1,6 @@
 -- ── the invariants of groups, and their repair ───────────────────────────────────────────────────────────────────────
 
--- Whether a job's group is not as its body says, or its row there is missing or at another time.
+-- Whether a job's group differs from its body's, or its row there is missing or at another time.
 function L.wrong_group(b, id, s, aside)
   local name = L.group_name(b, id)
   if not L.has(s.flags, HAS_GROUP) then return name end
@@ -20,7 +20,7 @@ function L.waiting_of_group(b, name)
   return waiting, priorities
 end
 
--- What is wrong with a group, or nil. That it waits for its turn, for a moment or for room is looked at by priority.
+-- What is wrong with a group, or nil. Its places (turn, parked, at a limit) are checked by priority.
 function L.wrong_with_group(b, name, g)
   if not g then return 'damaged' end
   if not call('ZSCORE', b.base .. ':groups', name) then return 'name' end
@@ -35,7 +35,7 @@ function L.wrong_with_group(b, name, g)
   return nil
 end
 
--- cursor: (next cursor, then of each group its name, how many are leased, what is wrong or '')
+-- cursor: (next cursor, then for each group its name, how many are leased, what is wrong or '')
 readers.check_groups = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -49,7 +49,7 @@ readers.check_groups = function(keys, args)
   return reply
 end
 
--- cursor: (next cursor, then names in :groups of which nothing else is kept)
+-- cursor: (next cursor, then names in :groups without any other row)
 readers.check_group_names = function(keys, args)
   local page = call('ZSCAN', keys[1] .. ':groups', args[4], 'COUNT', 500)
   local reply = {page[1]}
@@ -59,14 +59,14 @@ readers.check_group_names = function(keys, args)
   return reply
 end
 
--- Take a job out of the rows of its group, whatever its priority was.
+-- Remove a job from the rows of its group, whatever its priority was.
 function L.unindex_group(b, id)
   local name = L.group_name(b, id)
   if not name then return end
   for priority = 0, LIMIT.TOP_PRIORITY do call('ZREM', L.group_key(b, priority, name), id) end
 end
 
--- A job's group as its body says.
+-- A job's group, by its body.
 function L.join_group_again(b, id, s)
   local body = call('HGET', b.base .. ':jobs', id)
   L.unindex_group(b, id)
@@ -80,7 +80,7 @@ function L.join_group_again(b, id, s)
   L.put_state(b, id, s)
 end
 
--- Count the groups anew, and give a turn to each that has jobs: the next claim that finds one without any takes it away.
+-- Count the groups again, and give a turn to each that has jobs: the next claim that finds one without any removes it.
 function L.recount_groups(b)
   b.changed = nil
   local leased, names = {}, {}

@@ -1,8 +1,8 @@
--- ── requests that are sent again act once ────────────────────────────────────────────────────────────────────────────
+-- ── repeated requests take effect once ───────────────────────────────────────────────────────────────────────────────
 
--- A request has a lane and a number in it, or an id of its own in the lane's place and the number 0. Its answer is
--- kept beside what it wrote, in the same step. One that comes again is answered from there; one that comes late, after
--- a later number of its lane, is refused: its sender has its answer already.
+-- A request has a lane and a number in it, or an id of its own instead of the lane and the number 0. Its answer is
+-- stored beside its writes, in the same step. A repeated request gets that answer; one that arrives late, after a later
+-- number of its lane, is refused: its sender already has its answer.
 function L.remembered(verb)
   return function(keys, args)
     local lane = args[2]
@@ -25,7 +25,7 @@ function L.remembered(verb)
   end
 end
 
--- digest of a request's id, digest of what it asks for: "1" if that is what it asked for the first time
+-- digest of a request's id, digest of its arguments: "1" if they equal those of the first request
 verbs.bind_request = function(keys, args)
   local base, now = keys[1], L.now(args[1])
   local due = call('ZSCORE', base .. ':requestdue', args[4])
@@ -36,7 +36,7 @@ verbs.bind_request = function(keys, args)
   return {1}
 end
 
--- Remember what the client decided, under its request's id: a repeated request is answered with the first decision.
+-- Store a decision of the client under its request's id: a repeated request gets the first decision.
 verbs.remember = function(keys, args) return {args[4]} end
 
 for name, verb in pairs(verbs) do verbs[name] = L.remembered(verb) end

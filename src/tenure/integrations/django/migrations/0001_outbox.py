@@ -1,4 +1,4 @@
-"""Make the outbox's table, which tasks are written to with OPTIONS = {"outbox": True}. Reversed: drop it."""
+"""Create the outbox's table, to which tasks are written with OPTIONS = {"outbox": True}. Reversed: drop it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.outbox.schema import DEFAULT_TABLE
 
 
 def create(apps: Any, schema_editor: Any) -> None:
-    if schema_editor.connection.vendor in ("sqlite", "postgresql"):  # an outbox is in one of these
+    if schema_editor.connection.vendor in ("sqlite", "postgresql"):  # the databases that an outbox supports
         outbox.create(schema_editor.connection)
 
 
@@ -21,4 +21,4 @@ def drop(apps: Any, schema_editor: Any) -> None:
 
 class Migration(migrations.Migration):
     initial = True
-    operations = [migrations.RunPython(create, drop, elidable=False)]  # noqa: RUF012 - as Django has it
+    operations = [migrations.RunPython(create, drop, elidable=False)]  # noqa: RUF012 - as Django declares it

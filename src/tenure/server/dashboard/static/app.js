@@ -1,4 +1,4 @@
-// The frame around the pages: who is signed in, which page is shown, and whether the connection lives.
+// The frame around the pages: the signed-in caller, the current page, and the state of the connection.
 //
 //   #/                        queues            #/dead, #/dead/TENANT/QUEUE   dead letters
 //   #/queue/TENANT/QUEUE      one queue         #/workers                     leases and workers

@@ -16,7 +16,7 @@ const points = (values, most, width, height, top = 0) => {
 const largest = (...lists) => Math.max(1, ...lists.flat().filter((value) => value !== null));
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
-/** Without the minute that is not over yet. */
+/** Leaves out the current minute, which is not complete. */
 export const whole = (values) => [...values.slice(0, -1), null];
 
 export function spark(ins, outs) {

@@ -1,4 +1,4 @@
-// Dead letters: by cause, with a replay that is tried dry first, and a purge that names the number.
+// Dead letters by cause, with a replay after a dry run, and a purge that asks for confirmation with the count.
 
 import { age, clock, h, number, plural, show, table } from "./dom.js";
 import { act, Live } from "./net.js";
@@ -114,7 +114,7 @@ export function dead(page, tenant, queue) {
 
   function renderJobs(found) {
     show(places.jobs, h("h2", null, "Jobs"),
-      searchForm((asked) => { Object.assign(search, asked); cursors = []; again(); }, { dead: true }),
+      searchForm((criteria) => { Object.assign(search, criteria); cursors = []; again(); }, { dead: true }),
       h("p", { class: "small soft", role: "status" }, searched(found) ?? ""),
       jobTable("Dead jobs", found.jobs, { which: "dead", empty: "No dead jobs fit.", chosen: page.me.may_mend ? (job, on) => { if (on) chosen.set(job.id, job.token); else chosen.delete(job.id); renderReplay(); } : null }),
       (found.cursor || cursors.length > 0) && h("div", { class: "row", "data-key": "pages" },

@@ -1,4 +1,4 @@
-// A question that has to be answered before something is done that cannot be undone.
+// A confirmation dialog for actions that cannot be undone.
 
 import { h, show } from "./dom.js";
 

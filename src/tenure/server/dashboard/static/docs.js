@@ -1,7 +1,7 @@
 // The API reference: Swagger UI on this server's own OpenAPI.
 //
-// Requests that are tried out go to this server only. A visitor who is signed in to the dashboard is signed in here, by the
-// same cookie; a token that is typed here stays in this page's memory.
+// Requests go to this server only. A visitor who is signed in to the dashboard is signed in here, by the same cookie; a
+// token typed here stays in this page's memory.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const colours = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
@@ -13,7 +13,7 @@ function ownRequest(request) {
   return request;
 }
 
-/** What screen readers miss in Swagger UI: landmarks around its parts, and a heading between the title (h1) and the routes (h3). */
+/** Adds what Swagger UI lacks for screen readers: landmarks, and a heading between the title (h1) and the routes (h3). */
 const landmarks = () => {
   const within = (label, ...more) => (Original, { React }) => (props) => React.createElement("section", { "aria-label": label }, React.createElement(Original, props), ...more.map((text) => React.createElement("h2", { key: text }, text)));
   return { wrapComponents: { InfoContainer: within("About", "Routes") } };

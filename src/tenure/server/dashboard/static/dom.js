@@ -1,5 +1,5 @@
-// Elements, and changing a page into what it should be without losing focus, scroll or what was typed.
-// Text only ever becomes text: nothing here, or anywhere in these files, makes HTML from a string.
+// Creates elements, and updates a page without losing focus, scroll position or input.
+// Text stays text: nothing here, or anywhere in these files, makes HTML from a string.
 
 const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit", "onkeydown"];
 const SVG = "http://www.w3.org/2000/svg";
@@ -27,7 +27,7 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Make the children of `place` like `wanted`; elements with the same `data-key`, or the same place and tag, stay. */
+/** Makes the children of `place` equal to `wanted`; elements with the same `data-key`, or the same position and tag, stay. */
 export function show(place, ...wanted) {
   const holder = h("div", null, ...wanted);
   morphChildren(place, holder);
@@ -59,7 +59,7 @@ function morph(old, made) {
   morphChildren(old, made);
 }
 
-// ── words ──
+// ── formatting ──
 
 export const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
 export const rate = (value) => (value === null || value === undefined ? "–" : value >= 100 ? number(Math.round(value)) : value.toLocaleString("en", { maximumFractionDigits: 1 }));
@@ -81,7 +81,7 @@ export function clock(ms) {
   return date.toDateString() === new Date().toDateString() ? time : `${date.toLocaleDateString("en-CA")} ${time}`;
 }
 
-/** A time, and how far it is from now; the distance is kept up to date by `age`. */
+/** A time and its distance from now, which `age` keeps up to date. */
 export function when(ms) {
   if (ms === null || ms === undefined) return "–";
   return h("time", { datetime: new Date(ms).toISOString(), title: new Date(ms).toISOString() }, `${clock(ms)} · `, age(ms));

@@ -1,10 +1,10 @@
-// The graph of jobs that a job is part of, coloured by state; of a large one, numbers.
+// The graph of jobs that a job is part of, coloured by state; for a large one, counts.
 
 import { age, h, number, plural, s, show, state, table } from "./dom.js";
 import { Live } from "./net.js";
 import { queueLink } from "./overview.js";
 
-/** Of jobs with their names in them, and of small squares, for a flow of more than LARGE jobs: sizes in pixels. */
+/** Sizes in pixels: of jobs with names, and of small squares for a flow of more than LARGE jobs. */
 const NAMED = { width: 168, height: 46, right: 64, down: 12, rows: 12 };
 const SMALL = { width: 22, height: 22, right: 10, down: 6, rows: 20 };
 const LARGE = 40, BETWEEN = 56, EDGE = 8;
@@ -41,7 +41,7 @@ function totals(counts) {
   return [...found];
 }
 
-/** Places in pixels, by id. A layer of many jobs takes several columns. */
+/** Positions in pixels, by id. A layer of many jobs takes several columns. */
 function places(nodes, size) {
   const columns = [];
   for (const node of nodes) columns[node.layer] = Math.max(columns[node.layer] ?? 0, Math.ceil((node.place + 1) / size.rows));
@@ -65,15 +65,15 @@ function graph(nodes, tenant, current) {
 }
 
 function box(node, place, size, tenant, current) {
-  const told = `Job ${node.id} of ${node.queue}: ${node.state}${node.error ? `, ${node.error}` : ""}`;
+  const label = `Job ${node.id} of ${node.queue}: ${node.state}${node.error ? `, ${node.error}` : ""}`;
   const inside = [s("rect", { x: place.x, y: place.y, width: size.width, height: size.height, rx: 5 })];
   if (size === NAMED) {
     inside.push(s("text", { class: "name", x: place.x + 10, y: place.y + 19 }, cut(node.queue, 20)),
       s("text", { x: place.x + 10, y: place.y + 36 }, `${node.state} · …${node.id.slice(-8)}`));
   }
   const kind = `node is-${node.state}${node.id === current ? " current" : ""}`;
-  if (!node.linked) return s("g", { class: kind, "data-key": node.id, role: "img", "aria-label": told }, inside);
-  return s("a", { class: kind, "data-key": node.id, href: jobLink(tenant, node), "aria-label": told }, inside);
+  if (!node.linked) return s("g", { class: kind, "data-key": node.id, role: "img", "aria-label": label }, inside);
+  return s("a", { class: kind, "data-key": node.id, href: jobLink(tenant, node), "aria-label": label }, inside);
 }
 
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

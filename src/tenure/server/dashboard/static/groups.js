@@ -11,7 +11,7 @@ function limit(row) {
   return parts.join(", ") || "no limit";
 }
 
-/** Elements of the section; empty where no job is in a group. */
+/** The elements of the section; empty if no job is in a group. */
 export function groups(view) {
   if (!view.groups.length) return [];
   const rows = view.groups.map((row) => ({

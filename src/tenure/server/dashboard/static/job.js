@@ -1,4 +1,4 @@
-// One job: where it is and why, its payload and result, and every attempt.
+// One job: its state and the reason, its payload and result, and every attempt.
 
 import { clock, h, number, plural, show, size, span, state, table, when } from "./dom.js";
 import { act, Live } from "./net.js";
@@ -88,7 +88,7 @@ export function job(page, tenant, queue, id) {
   }
 }
 
-/** Events, those of one attempt together. */
+/** The events, grouped by attempt. */
 function entries(events) {
   const items = [];
   let attempt = null;

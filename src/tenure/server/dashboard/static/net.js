@@ -30,7 +30,7 @@ export const view = (name, query = {}) => ask("GET", address(name, query));
 export const signIn = (token) => ask("POST", "/session", { token });
 export const signOut = () => ask("DELETE", "/session");
 
-/** An act on a queue or a schedule, by the operations of the protocol, which check the caller's scope. */
+/** Calls an operation of the protocol on a queue or a schedule; the server checks the caller's scope. */
 export const act = (me, method, tenant, queue, path, body) => change(me, method, tenant, `/v1/queues/${encodeURIComponent(queue)}${path}`, body);
 export const actOnSchedule = (me, tenant, name, verb) => change(me, "POST", tenant, `/v1/schedules/${encodeURIComponent(name)}/${verb}`);
 
@@ -46,10 +46,10 @@ function address(name, query) {
   return `/ui/${name}` + (said.length ? "?" + new URLSearchParams(said) : "");
 }
 
-/** How the page's streams are, for the line below the header: {lost, since}. */
+/** The state of the page's streams, for the line below the header: {lost, since}. */
 export const connection = { streams: new Set(), changed: () => {} };
 
-/** A view, given to `shown` at first and whenever it changes, until `close`. Without a stream it is asked for again. */
+/** Passes a view to `shown` at first and whenever it changes, until `close`. Polls if there is no stream. */
 export class Live {
   constructor(name, query, shown, failed) {
     Object.assign(this, { url: address(name, query), shown, failed, lost: false, heard: Date.now(), closed: false, tries: 0 });
@@ -75,7 +75,7 @@ export class Live {
     connection.changed();
   }
 
-  /** The stream has ended: ask why, and try again, ever more slowly. */
+  /** The stream has ended: find out why, and retry with growing pauses. */
   async fail() {
     if (this.closed || this.waiting) return;
     this.source.close();

@@ -1,4 +1,4 @@
-// Tenants and queues in numbers.
+// Tenants and queues with their counts.
 
 import { age, h, number, plural, rate, show, table } from "./dom.js";
 import { spark } from "./charts.js";

@@ -1,4 +1,4 @@
-// One queue: numbers, the last hour, its policy, its jobs.
+// One queue: counts, the last hour, its policy, its jobs.
 
 import { age, h, number, plural, rate, show, span } from "./dom.js";
 import { chart, whole } from "./charts.js";
@@ -62,7 +62,7 @@ export function queue(page, tenant, name) {
     show(places.jobs,
       h("h2", null, "Jobs"),
       h("div", { class: "tabs", role: "group", "aria-label": "State" }, STATES.map((state) => h("button", { "aria-pressed": String(state === query.state), onclick: () => choose(state) }, state))),
-      searchForm((asked) => { Object.assign(query, asked); cursors = []; again(); }),
+      searchForm((criteria) => { Object.assign(query, criteria); cursors = []; again(); }),
       h("p", { class: "small soft", role: "status" }, searched(view) ?? ""),
       jobTable(`${query.state} jobs`, view.jobs, { which: query.state, empty: `No ${query.state} jobs${view.looked_at ? " fit" : ""}.` }),
       (view.cursor || cursors.length > 0) && h("div", { class: "row", "data-key": "pages" },

@@ -1,4 +1,4 @@
-// Jobs that are enqueued again and again, with their next runs; and the next scheduled jobs.
+// Schedules with their next runs, and the next scheduled jobs.
 
 import { age, h, number, plural, show, span, table, when } from "./dom.js";
 import { actOnSchedule, Live } from "./net.js";

@@ -1,4 +1,4 @@
-// Who holds what, since when, until when.
+// Leases: the worker, its jobs, since when and until when.
 
 import { age, h, number, plural, show, table } from "./dom.js";
 import { Live } from "./net.js";

@@ -1,19 +1,19 @@
-"""What each page shows, as structs that become JSON: read from a backend, for one caller, at a bounded cost.
+"""The contents of each page, as structs encoded to JSON: read from a backend for one caller, at a bounded cost.
 
-    me         who is signed in, and what its scopes allow
-    overview   tenants and queues in numbers, a page of them
-    queue      one queue: numbers, policy, the last hour
+    me         the caller and what its scopes allow
+    overview   tenants and queues with their counts, a page of them
+    queue      one queue: counts, policy, the last hour
     groups     the groups of a queue, and their shares
     jobs       jobs of a queue by state, searched by id, key, error and time
     job        one job: payload, result, timeline, explanation, steps, parents and children
     flow       the graph of jobs that a job is part of
     dead       dead letters of a queue, grouped by cause
-    workers    who holds what, and who claimed lately
-    schedules  jobs that are enqueued again and again, with their next runs
+    workers    leases by worker, and recent claims
+    schedules  schedules with their next runs
     upcoming   the next scheduled jobs
 
-Times are milliseconds since 1970; ages are the page's to work out, so that nothing changes while nothing happens.
-Another tenant's queue or job is answered like an unknown one.
+Times are milliseconds since 1970; the page computes ages, so that a view changes only when the store does. Another
+tenant's queue or job looks like an unknown one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["VIEWS", "View", "Viewer", "shown"]
 
 
 class View(NamedTuple):
-    asks: Any  # a struct: msgspec reads its type
+    asks: Any  # a struct type, which msgspec decodes
     show: Callable[[Viewer, Any], object]
 
 
@@ -63,9 +63,9 @@ VIEWS: dict[str, View] = {
 
 
 def shown(view: View, viewer: Viewer, query: Mapping[str, str]) -> bytes:
-    """The view as JSON. Raises InvalidArgument, NotFound."""
+    """Return the view as JSON. Raises InvalidArgument, NotFound."""
     try:
-        asked = msgspec.convert(dict(query), view.asks, strict=False)
+        parameters = msgspec.convert(dict(query), view.asks, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidArgument(str(exc)) from None
-    return msgspec.json.encode(view.show(viewer, asked))
+    return msgspec.json.encode(view.show(viewer, parameters))

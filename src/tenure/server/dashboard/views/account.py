@@ -1,4 +1,4 @@
-"""me: who is signed in, and what its scopes allow."""
+"""me: the caller and what its scopes allow."""
 
 from __future__ import annotations
 

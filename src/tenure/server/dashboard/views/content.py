@@ -1,16 +1,16 @@
-"""A payload or a result as text and in hex, bounded."""
+"""A payload or a result as text and in hex, up to a limit."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-#: Bytes that are shown.
+#: How many bytes are shown.
 TEXT_BYTES = 64 * 1024
 HEX_BYTES = 4 * 1024
 
 
 class Content(Struct):
-    """A payload or a result, bounded. `text` is None where it is not UTF-8."""
+    """A payload or a result, up to a limit. `text` is None if it is not UTF-8."""
 
     bytes: int
     text: str | None

@@ -21,12 +21,12 @@ class QueueWithDead(Struct):
 
 
 class DeadView(Struct):
-    """The queues that have dead jobs, and the causes in one of them."""
+    """The queues with dead jobs, and the causes in one of them."""
 
     queues: list[QueueWithDead]
     chosen: QueueWithDead | None
     causes: list[Cause]
-    #: Dead jobs that were looked at, of those there are.
+    #: How many of the dead jobs were read.
     looked_at: int
 
 

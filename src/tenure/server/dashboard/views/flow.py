@@ -19,7 +19,7 @@ from tenure.model.names import QueueName
 from tenure.server.dashboard.views.job import JobQuery
 from tenure.server.dashboard.views.viewer import Viewer
 
-#: Jobs that are looked at. A larger flow is shown in numbers, of this many.
+#: How many jobs are read. A larger flow is shown as counts over this many.
 JOBS = 300
 
 
@@ -28,15 +28,15 @@ class FlowNode(Struct, omit_defaults=True):
     queue: str
     state: str
     layer: int
-    #: Its place in the layer, from 0.
+    #: Its position in the layer, from 0.
     place: int
-    #: Ids of those that are in the picture.
+    #: Ids of the parents in the picture.
     parents: list[str]
     attempt: int = 0
     created_at_ms: int | None = None
     ended_at_ms: int | None = None
     error: str | None = None
-    #: Whether it has a page that the caller may see: it is kept, and in a queue that the token may name.
+    #: Whether the caller may open its page: the job exists, in a queue that the token may name.
     linked: bool = False
 
 
@@ -47,7 +47,7 @@ class FlowCount(Struct):
 
 
 class FlowView(Struct):
-    """`nodes` is empty where `more` is true: there are too many to draw."""
+    """A flow. `nodes` is empty if `more` is true: there are too many to draw."""
 
     nodes: list[FlowNode]
     counts: list[FlowCount]
@@ -77,32 +77,32 @@ def _nodes(viewer: Viewer, found: Mapping[str, FlowJob]) -> list[FlowNode]:
     parents = {one.id: [parent for parent in one.parents if parent in found] for one in found.values()}
     nodes = []
     for one, (layer, place) in layout(parents).items():
-        job, told = found[one].job, found[one]
-        seen = viewer.identity.sees(told.tenant, QueueName(told.tenant, told.queue))
+        job, flow_job = found[one].job, found[one]
+        visible = viewer.identity.sees(flow_job.tenant, QueueName(flow_job.tenant, flow_job.queue))
         nodes.append(
             FlowNode(
                 id=one,
-                queue=told.queue,
-                state=told.state,
+                queue=flow_job.queue,
+                state=flow_job.state,
                 layer=layer,
                 place=place,
                 parents=parents[one],
                 attempt=0 if job is None else job.attempt,
                 created_at_ms=None if job is None else job.created_at_ms,
                 ended_at_ms=None if job is None else job.ended_at_ms,
-                error=headline(job.error) if job is not None and job.error and seen else None,
-                linked=job is not None and seen,
+                error=headline(job.error) if job is not None and job.error and visible else None,
+                linked=job is not None and visible,
             )
         )
     return nodes
 
 
 def layout(parents: Mapping[str, list[str]]) -> dict[str, tuple[int, int]]:
-    """Layer and place of each job, by layer and place. `parents` has all of them, and names no others."""
+    """Return layer and position of each job, ordered by both. `parents` has an entry for every job that it names."""
     layers: dict[str, int] = {}
     for job in TopologicalSorter(parents).static_order():
         layers[job] = max((layers[parent] + 1 for parent in parents[job]), default=0)
-    order = {job: at for at, job in enumerate(sorted(parents))}  # ids grow with time: the first made is first
+    order = {job: at for at, job in enumerate(sorted(parents))}  # ids grow with time: the oldest first
     placed: dict[str, tuple[int, int]] = {}
     for layer in range(max(layers.values(), default=-1) + 1):
 

@@ -1,4 +1,4 @@
-"""groups: those of a queue that have jobs, with their shares of the turns."""
+"""groups: the groups of a queue with jobs, and their shares of the turns."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tenure.model.retry import Policy
 from tenure.server.dashboard.views.queue import QueueQuery
 from tenure.server.dashboard.views.viewer import ROWS, Viewer
 
-#: Groups that are looked at.
-_LOOKED_AT = 1_000
+#: How many groups are read.
+_GROUP_LIMIT = 1_000
 
 
 class GroupRow(Struct):
-    """`group` is None for jobs without one, which take turns like a group of weight 1."""
+    """A group; `group` is None for jobs without one, which take turns like a group of weight 1."""
 
     group: str | None
     waiting: int
     leased: int | None
     weight: float
-    #: Of the turns, now: its weight among those that have a ready job and room. None: it takes no turns.
+    #: Its current share of the turns: its weight among groups with a ready job and room. None: it gets no turns.
     share: float | None
     max_leased: int | None
     rate: Rate | None
@@ -30,7 +30,7 @@ class GroupRow(Struct):
 
 
 class GroupsView(Struct):
-    """The fullest first. `more`: there are more than were looked at, so that shares are too large."""
+    """The groups with most jobs first. `more`: some were not read, so the shares are too large."""
 
     groups: list[GroupRow]
     looked_at: int
@@ -40,7 +40,7 @@ class GroupsView(Struct):
 def show(viewer: Viewer, query: QueueQuery) -> GroupsView:
     name = viewer.name(query.tenant, query.queue)
     info = viewer.info(name)
-    page = viewer.backend.groups(name, _LOOKED_AT, None)
+    page = viewer.backend.groups(name, _GROUP_LIMIT, None)
     assert isinstance(info.policy, Policy)
     rows = []
     for group in page.groups:
@@ -68,7 +68,7 @@ def show(viewer: Viewer, query: QueueQuery) -> GroupsView:
 
 
 def _without_group(info: QueueInfo, rows: list[GroupRow]) -> list[GroupRow]:
-    """The jobs that are in no group, if any wait: the queue's counters less those of its groups."""
+    """Return a row for waiting jobs without a group, if any: the queue's counts less those of its groups."""
     waiting = info.counts.waiting - sum(row.waiting for row in rows)
     if waiting <= 0:
         return []

@@ -20,7 +20,7 @@ from tenure.server.dashboard.views.jobs import Brief, brief, preview
 from tenure.server.dashboard.views.viewer import ROWS, Text, Viewer
 
 _EVENTS = 300
-#: Parents and children that are shown of each.
+#: How many parents, and how many children, are shown.
 _RELATIVES = 20
 
 
@@ -39,7 +39,7 @@ class Relative(Struct):
 
 
 class StepRow(Struct):
-    """A step that the handler stored, or a signal that somebody gave."""
+    """A step that the handler stored, or a signal that was sent."""
 
     name: str
     kind: StepKind
@@ -49,7 +49,7 @@ class StepRow(Struct):
 
 
 class JobView(Struct):
-    """`job` is None of a job that is gone, and of which only the journal tells."""
+    """A job; `job` is None if it was removed and only the journal knows it."""
 
     job: Brief | None
     payload: Content | None
@@ -62,13 +62,13 @@ class JobView(Struct):
     progress_note: str | None
     due_at_ms: int | None
     events: list[Event]
-    #: Events that are older than those shown.
+    #: How many older events are not shown.
     events_left_out: int
     explanation: Explanation
-    #: The first of them; the flow's page has all.
+    #: The first ones; the flow's page has all.
     parents: list[Relative]
     children: list[Relative]
-    #: The first of them, in the order in which they were stored.
+    #: The first ones, in the order in which they were stored.
     steps: list[StepRow]
 
 
@@ -79,9 +79,9 @@ def show(viewer: Viewer, query: JobQuery) -> JobView:
     except InvalidArgument:
         raise NotFound("there is no such job") from None
     facts = read_facts(viewer.backend, name, job_id)
-    explanation = explain(facts, _moment(facts.now_ms))
+    explanation = explain(facts, _time_formatter(facts.now_ms))
     if explanation is None:
-        raise NotFound("there is no such job, or the journal no longer tells of it")
+        raise NotFound("there is no such job, or its events have been trimmed")
     found = facts.job
     parents = [] if found is None else viewer.backend.parents(name, job_id, 0, _RELATIVES)
     children = [] if found is None else viewer.backend.children(name, job_id, _RELATIVES)
@@ -112,11 +112,11 @@ def _steps(backend: Backend, name: QueueName, job: bytes) -> list[StepRow]:
     ]
 
 
-def _moment(now_ms: int) -> Callable[[int], str]:
-    """Times in words: UTC, with the date only where it is not today's."""
+def _time_formatter(now_ms: int) -> Callable[[int], str]:
+    """Return a formatter for times: UTC, with the date unless it is today's."""
     today = as_datetime(now_ms).date()
 
-    def told(ms: int) -> str:
+    def format_time(ms: int) -> str:
         return f"{as_datetime(ms):%H:%M:%S} UTC" if as_datetime(ms).date() == today else utc(ms)
 
-    return told
+    return format_time

@@ -1,6 +1,6 @@
-"""jobs: those of a queue by state, searched by id, key, error and time.
+"""jobs: the jobs of a queue by state, searched by id, key, error and time.
 
-A search looks at SEARCHED jobs or for SEARCH_S seconds, whichever is less, and says so, with a cursor to go on from.
+A search reads up to SEARCHED jobs for up to SEARCH_S seconds, reports it, and returns a cursor to continue from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenure.server.dashboard.views.viewer import ROWS, Text, Viewer
 
 SEARCHED = 2_000
 SEARCH_S = 0.3
-_AT_ONCE = 100
+_PAGE_SIZE = 100
 #: Characters of a payload in a list.
 PREVIEW = 120
 
@@ -33,7 +33,7 @@ class JobsQuery(Struct, forbid_unknown_fields=True):
     tenant: Text = ""
     state: State = "ready"
     cursor: Annotated[str, Meta(max_length=512)] = ""
-    #: A job's id, its idempotency key, a part of its last error; a time from and to which it was made, or ended.
+    #: A job's id, its idempotency key, a part of its last error; the times between which it was created, or ended.
     id: Text = ""
     key: Annotated[str, Meta(max_length=1024)] = ""
     error: Annotated[str, Meta(max_length=1024)] = ""
@@ -81,7 +81,7 @@ class Brief(Struct, omit_defaults=True):
 class JobsView(Struct):
     jobs: list[Brief]
     cursor: str | None
-    #: Jobs that were looked at for these; None: nothing was searched for.
+    #: How many jobs were read; None: nothing was searched for.
     looked_at: int | None = None
 
 
@@ -108,10 +108,10 @@ def show(viewer: Viewer, query: JobsQuery) -> JobsView:
 
 
 def pages(backend: Backend, name: QueueName, state: str, cursor: str | None) -> Iterator[Page]:
-    """Pages of a list, until SEARCHED jobs were looked at, or for SEARCH_S seconds."""
+    """Yield pages of a list until SEARCHED jobs were read, or SEARCH_S seconds have passed."""
     began, looked_at = perf_counter(), 0
     while True:
-        page = backend.list(name, state, _AT_ONCE, cursor)
+        page = backend.list(name, state, _PAGE_SIZE, cursor)
         yield page
         looked_at, cursor = looked_at + len(page.jobs), page.cursor
         if cursor is None or looked_at >= SEARCHED or perf_counter() - began > SEARCH_S:

@@ -1,4 +1,4 @@
-"""overview: tenants and queues in numbers, a page of them."""
+"""overview: tenants and queues with their counts, a page of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QueueRow(Struct, omit_defaults=True):
     blocked: int
     leased: int
     dead: int
-    #: `ready` is a lower bound, and `scheduled` the rest.
+    #: Whether `ready` is a lower bound, and `scheduled` the rest.
     at_least: bool = False
     oldest_at_ms: int | None = None
     #: Jobs a second, over the last minute.
@@ -51,9 +51,9 @@ class Totals(Struct):
 class Overview(Struct):
     rows: list[QueueRow]
     totals: Totals
-    #: All tenants that the caller sees, up to ROWS of them.
+    #: All tenants that the caller may see, up to ROWS of them.
     tenants: list[str]
-    #: Queues that the filter lets through, and how many are on a page.
+    #: How many queues match the filter, and how many are on a page.
     found: int
     per_page: int
     since_ms: int | None
@@ -85,15 +85,15 @@ def show(viewer: Viewer, query: OverviewQuery) -> Overview:
 
 
 def _busiest_first(info: QueueInfo) -> tuple[int, str, str]:
-    """By order of magnitude, so that rows do not change places with every job."""
+    """Sort by order of magnitude, so that rows do not change places with every job."""
     jobs = info.counts.waiting + info.counts.blocked + info.counts.leased + info.counts.dead
     return -len(str(jobs)) if jobs else 0, info.tenant, info.queue
 
 
 def queue_row(history: History, info: QueueInfo, now_ms: int) -> QueueRow:
-    kept, counts = history.of(QueueName(info.tenant, info.queue)), info.counts
-    rate_in, rate_out = (None, None) if kept is None else kept.rates(info, now_ms)
-    ins, outs = moved(() if kept is None else list(kept.minutes), now_ms)
+    queue_history, counts = history.of(QueueName(info.tenant, info.queue)), info.counts
+    rate_in, rate_out = (None, None) if queue_history is None else queue_history.rates(info, now_ms)
+    ins, outs = moved(() if queue_history is None else list(queue_history.minutes), now_ms)
     return QueueRow(
         tenant=info.tenant,
         queue=info.queue,
@@ -113,7 +113,7 @@ def queue_row(history: History, info: QueueInfo, now_ms: int) -> QueueRow:
 
 
 def moved(minutes: Iterable[Minute], now_ms: int) -> tuple[list[int], list[int]]:
-    """Jobs in and out of each minute of the last hour; minutes in which nothing was counted are 0."""
+    """Return jobs in and out for each minute of the last hour; 0 if nothing was counted."""
     first = now_ms // 60_000 - 59
     ins, outs = [0] * 60, [0] * 60
     before: Minute | None = None

@@ -1,4 +1,4 @@
-"""queue: one queue with its numbers, policy and the last hour."""
+"""queue: one queue with its counts, policy and the last hour."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Charts(Struct):
     first_minute: int
     ins: list[int]
     outs: list[int]
-    #: At the end of each minute; None: not known.
+    #: At the end of each minute; None if unknown.
     waiting: list[int | None]
     leased: list[int | None]
     dead: list[int | None]
-    #: Means, and the longest; None: nothing was measured.
+    #: Means, and the longest; None if nothing was measured.
     wait_ms: list[int | None]
     longest_wait_ms: list[int | None]
     run_ms: list[int | None]
@@ -48,7 +48,7 @@ class QueueView(Struct):
 def show(viewer: Viewer, query: QueueQuery) -> QueueView:
     name = viewer.name(query.tenant, query.queue)
     info, now_ms = viewer.info(name), viewer.backend.now_ms()
-    kept = viewer.history.of(name)
+    queue_history = viewer.history.of(name)
     assert isinstance(info.policy, Policy)
     return QueueView(
         row=queue_row(viewer.history, info, now_ms),
@@ -56,8 +56,8 @@ def show(viewer: Viewer, query: QueueQuery) -> QueueView:
         done=info.counts.done,
         removed=info.counts.removed,
         policy=info.policy,
-        charts=_charts([] if kept is None else list(kept.minutes), now_ms),
-        last_claim_ms=None if kept is None else kept.last_claim_ms,
+        charts=_charts([] if queue_history is None else list(queue_history.minutes), now_ms),
+        last_claim_ms=None if queue_history is None else queue_history.last_claim_ms,
         since_ms=viewer.history.since_ms,
     )
 
@@ -65,7 +65,8 @@ def show(viewer: Viewer, query: QueueQuery) -> QueueView:
 def _charts(minutes: list[Minute], now_ms: int) -> Charts:
     first = now_ms // 60_000 - 59
     ins, outs = moved(minutes, now_ms)
-    by_number = {minute.minute - first: minute for minute in minutes[1:]}  # the first is what others are compared with
+    # the first is only the base for the differences
+    by_number = {minute.minute - first: minute for minute in minutes[1:]}
     places = range(60)
 
     def each(value: Callable[[Minute], int | None]) -> list[int | None]:

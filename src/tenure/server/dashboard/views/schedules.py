@@ -1,4 +1,4 @@
-"""schedules: jobs that are enqueued again and again, with their next runs."""
+"""schedules: schedules with their next runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.model.schedule import Schedule
 from tenure.server.dashboard.views.jobs import preview
 from tenure.server.dashboard.views.viewer import ROWS, NoQuery, Viewer
 
-#: Runs that are told of each.
+#: How many next runs are shown.
 _RUNS = 3
 
 
@@ -25,12 +25,12 @@ class ScheduleRow(Struct):
     missed: str
     paused: bool
     preview: str
-    #: The next runs; empty for one that is paused, or never comes again.
+    #: The next runs; empty if it is paused, or has no next run.
     next_ms: list[int]
 
 
 class SchedulesView(Struct):
-    """The next to run first, those that are paused last. `found`: how many there are, of which ROWS are shown."""
+    """Schedules, the next to run first, paused ones last. `found`: how many there are, of which ROWS are shown."""
 
     schedules: list[ScheduleRow]
     found: int

@@ -14,7 +14,7 @@ class UpcomingView(Struct):
 
 
 def show(viewer: Viewer, query: NoQuery) -> UpcomingView:
-    # By the names of the queues that have any: most of a large store's have none, and each costs a few reads.
+    # Read only queues with scheduled jobs: in a large store most have none, and each costs a few reads.
     queues = frozenset(info.queue for info in viewer.infos() if info.counts.scheduled)
     if not queues:
         return UpcomingView([])

@@ -1,4 +1,4 @@
-"""Who looks at a view, at what, and the bounds that all views keep."""
+"""The caller of a view, what it reads from, and the limits of all views."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tenure.model.names import QueueName
 from tenure.protocol.identity import Identity
 from tenure.server.dashboard.history import History
 
-#: Rows of a page.
+#: Rows on a page.
 ROWS = 100
 
 Text = Annotated[str, Meta(max_length=256)]
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
-    """A view that is the same whatever is asked."""
+    """The query of a view without parameters."""
 
 
 class Viewer(NamedTuple):
-    """Who looks, and at what."""
+    """The caller of a view, and what it reads from."""
 
     backend: Backend
     history: History
     identity: Identity
     #: Whether the caller signed in, and can sign out.
     signed_in: bool
-    #: Numbers of queues have to be read after this moment (`History.moment`); None: a recent reading does.
+    #: Counts of queues must be read after this time (`History.moment`); None: a recent reading will do.
     after: int | None = None
 
     def tenant(self, named: str) -> str | None:
-        """The tenant that a query means; None: all, which an operator sees. Raises NotFound."""
+        """Return the tenant that a query means; None: all, for an operator. Raises NotFound."""
         try:
             return self.identity.acting(named or None)
         except Forbidden:
@@ -53,7 +53,7 @@ class Viewer(NamedTuple):
                 yield info
 
     def info(self, name: QueueName) -> QueueInfo:
-        """Raises NotFound. A queue that is newer than the last reading is looked for in the store."""
+        """Return the counts of a queue; one newer than the last reading is read from the store. Raises NotFound."""
         found = _named(self.history.infos(self.after), name) or _named(self.backend.queues(name.tenant), name)
         if found is not None:
             return found

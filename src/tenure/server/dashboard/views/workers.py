@@ -1,4 +1,4 @@
-"""workers: who holds what, and who claimed lately."""
+"""workers: leases by worker, and recent claims."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class LeaseRow(Struct):
     since_ms: int
     until_ms: int
     jobs: int
-    #: Some of them.
+    #: Some of the ids.
     ids: list[str]
 
 
 class WorkersView(Struct):
     leases: list[LeaseRow]
-    #: Whether there are more than were looked at.
+    #: Whether there are more than were read.
     more: bool
-    #: Workers by their last claim, as far as this server has seen them.
+    #: Workers by their last claim, as seen by this server.
     seen: list[WorkerSeen]
 
 
 def show(viewer: Viewer, query: NoQuery) -> WorkersView:
     infos = [
         info for info in viewer.infos() if info.counts.leased
-    ]  # before the clock starts: a large store's take long
+    ]  # before the clock starts: reading them takes long in a large store
     began, looked_at, more = perf_counter(), 0, False
     leases: dict[str, LeaseRow] = {}
     for info in infos:

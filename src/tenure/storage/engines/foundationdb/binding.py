@@ -1,4 +1,4 @@
-"""The `fdb` module: loaded here only, and its errors become ours here only."""
+"""Loads the `fdb` module and translates its errors. No other module imports it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from tenure.errors import CommitUnknown, OpenError, TenureError, TooLarge, Unavailable
 
-#: The binding carries no types. What is used of it is what `tenure.testing.fdb` has, which does.
+#: The binding has no type hints. `tenure.testing.fdb` implements, with types, the part that is used.
 Binding = Any
 Database = Any
 FdbTransaction = Any
@@ -23,12 +23,12 @@ _LIMITS = {2101: TRANSACTION_BYTES, 2102: 10_000, 2103: 100_000}
 
 
 def load() -> Binding:
-    """The binding, its API version chosen. Raises ModuleNotFoundError without the package, OpenError without the library."""
+    """Load the binding and choose its API version. Raises ModuleNotFoundError (no package), OpenError (no library)."""
     import fdb
 
     try:
         fdb.api_version(API_VERSION)
-    except Exception as exc:  # it has no error of its own for a library that is missing or too old
+    except Exception as exc:  # the binding has no error class for a library that is missing or too old
         raise OpenError(
             f"the FoundationDB client cannot be used: {exc}. The Python package needs libfdb_c, which the package"
             " foundationdb-clients of your system brings"
@@ -37,7 +37,7 @@ def load() -> Binding:
 
 
 def translated(error: FdbError) -> TenureError:
-    """Our error for one of the binding's that cannot be retried, or was retried for long enough."""
+    """Our error for one of the binding that cannot be retried, or was retried up to the limit."""
     code: int = error.code
     if code in _TOO_LARGE:
         return TooLarge(_TOO_LARGE[code], _LIMITS[code] + 1, _LIMITS[code])
@@ -51,4 +51,5 @@ def translated(error: FdbError) -> TenureError:
 
 
 def unknown(error: FdbError) -> CommitUnknown:
+    """The error for a transaction of which no try is known to have committed, and one may have."""
     return CommitUnknown(f"FoundationDB did not say whether the transaction committed: {error}")

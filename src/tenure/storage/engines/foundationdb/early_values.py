@@ -1,11 +1,11 @@
-"""Large values of a transaction, written ahead of it in transactions of their own, so that each stays under a megabyte.
+"""Large values, written before their transaction in transactions of their own, so that each stays under a megabyte.
 
-    upload   ("parts", space), key, 0xFFFE, nonce = value        ("unfinished"), version, nonce = which rows those are
+    upload   ("parts", space), key, 0xFFFE, nonce = value        ("unfinished"), version, nonce = the rows of the values
     commit   (space), key = reference to the nonce               the "unfinished" rows are read and cleared
-    tend     rows that stayed unfinished for ten minutes are removed: their transaction never came
+    tend     values that stayed unfinished for ten minutes are removed: their transaction did not commit
 
-Nobody reads an early value before the row that refers to it is there. A transaction that commits after `tend` removed its
-early values conflicts on the "unfinished" rows, and uploads them again.
+No reader sees an early value before the row that refers to it is committed. If `tend` removed the early values of a
+transaction, its commit conflicts on the "unfinished" rows, and it uploads them again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tenure.storage.engines.foundationdb.layout import NONCE_BYTES, PART_BYTES, 
 from tenure.storage.keyspace import JOBS, NOTES, PAYLOAD
 from tenure.storage.transaction import Write
 
-#: Spaces whose values may come early: their keys all have one length, so that deleting a range of them is exact.
+#: Spaces whose values may be uploaded early. All keys of such a space have one length, so a range delete is exact.
 EARLY = frozenset({JOBS, PAYLOAD, NOTES})
-#: A shorter value costs less in the transaction itself than a reference and another read.
+#: A shorter value is not uploaded: a reference and another read cost more.
 LEAST_BYTES = 1_000
-#: Bytes of values that one upload takes.
+#: Bytes of values in one upload transaction.
 _UPLOAD_BYTES = 800_000
-#: What an early value's row holds, before the nonce. A stored value begins with its version, which is never 0.
+#: The prefix of a reference, before the nonce. A stored value begins with its version, which is never 0.
 _REFERENCE = b"\x00early"
 REFERENCE_BYTES = len(_REFERENCE) + NONCE_BYTES
 _ROW = Struct(">BH")
@@ -36,7 +36,7 @@ _ROW = Struct(">BH")
 class Early(NamedTuple):
     value: bytes
     nonce: bytes
-    #: The row that names it until its transaction commits.
+    #: The key of the "unfinished" row that lists it until its transaction commits.
     unfinished: bytes
 
 
@@ -45,7 +45,7 @@ def reference(nonce: bytes) -> bytes:
 
 
 def nonce_of(space: Space, raw: bytes) -> bytes | None:
-    """The nonce of the early value that a stored value refers to; None: it is a value itself."""
+    """The nonce in a reference to an early value; None: `raw` is an ordinary value."""
     if space in EARLY and len(raw) == REFERENCE_BYTES and raw.startswith(_REFERENCE):
         return raw[len(_REFERENCE) :]
     return None
@@ -56,19 +56,19 @@ def may_come_early(space: Space, value: bytes | None) -> bool:
 
 
 class EarlyValues:
-    """The values that one verb's transaction wrote ahead, over all its tries."""
+    """The values that one transaction uploaded early, over all its tries."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._there: dict[tuple[Space, bytes], Early] = {}
 
     def of(self, space: Space, key: bytes, value: bytes) -> Early | None:
-        """Where this value has been written ahead, if it has."""
+        """The early value of this row, if the same bytes were uploaded."""
         found = self._there.get((space, key))
         return found if found is not None and found.value == value else None
 
     def missing(self, writes: Sequence[Write]) -> list[tuple[Space, bytes, bytes]]:
-        """The values of a transaction that may come early and are not there yet."""
+        """The values of a transaction that may be uploaded early and are not uploaded yet."""
         last = {(space, key): value for space, key, value in writes}
         return [
             (space, key, value)
@@ -77,7 +77,7 @@ class EarlyValues:
         ]
 
     def uploads(self, values: Sequence[tuple[Space, bytes, bytes]]) -> Iterator[list[tuple[Space, bytes, bytes]]]:
-        """The values in portions of one transaction each."""
+        """Split the values into portions, one transaction each."""
         portion: list[tuple[Space, bytes, bytes]] = []
         size = 0
         for space, key, value in values:
@@ -90,7 +90,7 @@ class EarlyValues:
             yield portion
 
     def upload(self, tr: FdbTransaction, portion: Sequence[tuple[Space, bytes, bytes]]) -> None:
-        """Write a portion, in a transaction of its own, which may run again."""
+        """Write a portion in `tr`, a transaction of its own, which may run again."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         unfinished = self._layout.unfinished_row(tr.get_read_version().wait(), nonce)
         for space, key, value in portion:
@@ -99,9 +99,9 @@ class EarlyValues:
         tr.set(unfinished, b"".join([_ROW.pack(space, len(key)) + key for space, key, _ in portion]))
 
     def finish(self, tr: FdbTransaction, used: Sequence[Early]) -> bool:
-        """In the transaction that refers to these: they are no longer unfinished. False: `tend` removed some of them."""
+        """Clear the "unfinished" rows, in the transaction that refers to the values. False: `tend` removed some."""
         rows = sorted({early.unfinished for early in used})
-        found = [tr.get(row) for row in rows]  # all are on their way before the first is waited for
+        found = [tr.get(row) for row in rows]  # request all before waiting for the first
         if None in [future.value for future in found]:
             self._there.clear()
             return False
@@ -111,7 +111,7 @@ class EarlyValues:
 
 
 def remove_unfinished(tr: FdbTransaction, layout: Layout, before: int, limit: int) -> None:
-    """Remove early values that were written before a version and whose transaction did not commit."""
+    """Remove early values uploaded before a version whose transaction has not committed."""
     size = len(layout.unfinished) + 8
     for row in tr.get_range(layout.unfinished, layout.unfinished + before.to_bytes(8, "big"), limit=limit):
         nonce, at = row.key[size:], 0

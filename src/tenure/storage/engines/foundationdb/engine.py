@@ -1,4 +1,4 @@
-"""The engine: the retry loop around a verb's function, unknown commits, watches, housekeeping."""
+"""The FoundationDB engine: the retry loop of transactions, unknown commits, watches, housekeeping."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from tenure.storage.engines.foundationdb.transaction import LIMIT, WANTED_BYTES,
 from tenure.storage.keyspace import STATE
 
 T = TypeVar("T")
-#: Own commits after which a process folds the journal's inbox.
+#: A process folds the journal's inbox after this many of its own commits.
 _FOLD_EVERY = 64
-#: Versions after which a mark without journal rows is forgotten: no transaction is retried for ten minutes.
+#: Age in versions (ten minutes) at which a mark without journal rows is removed: no transaction retries that long.
 _STALE = 600_000_000
 _STALE_BATCH = 1_000
 _UNFINISHED_BATCH = 20
-#: Conflicts after which a transaction has the others wait for it (one, if a try takes long: the next would meet as many
-#: others again), for how many versions, and how they wait.
+#: After this many conflicts a transaction shuts the gate; after one, if a try took longer than `_LONG` seconds. The
+#: gate stays shut for at most so many versions, and other transactions poll it at this interval, in seconds.
 _STARVED = 4
 _LONG = 0.05
 _GATE_VERSIONS = 3_000_000
 _GATE_REST = 0.005
-#: How long a try is to take at most, in seconds: one that took longer, and can, takes on less.
+#: The target duration of a try, in seconds: a divisible transaction that took longer handles fewer jobs in the next.
 _WANTED_SECONDS = 2.0
 
 
-class Spread:
-    """Among how many rows claims choose: one at first (the order is strict then), more while they get in each other's way.
+class ClaimWidth:
+    """From how many rows at the queue's front a claim chooses: from one (strict order) without contention.
 
-    It grows fourfold with each conflict and shrinks slowly without: that settles at one or two conflicts in a hundred claims.
+    It grows fourfold with each conflict and shrinks slowly without: it settles at 1 or 2 conflicts in 100 claims.
     """
 
     MOST = 512.0
@@ -90,11 +90,11 @@ class FoundationEngine:
         timeout: float = 10.0,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`path`: the store's directory. `grace`: seconds past its end for which an expired lease is left alone.
+        """`path`: the store's directory. `grace`: seconds after its end in which an expired lease is not taken over.
 
         `lease_versions`: versions that must pass for each second of a lease before it is taken over. `retry_limit` and
-        `timeout` (seconds): how often and how long a transaction is tried. `steady`: seconds that only grow, by which
-        tries are timed.
+        `timeout` (seconds): how often and how long a transaction is tried. `steady`: a monotonic clock, for measuring
+        tries.
         """
         self._steady = steady
         self._fdb, self._db = fdb, db
@@ -118,7 +118,7 @@ class FoundationEngine:
         self.retried: Callable[[str], None] = lambda why: None
         self.forgetters: list[Callable[[], None]] = []
         self.begin: Callable[[Reader, int], Transaction] = self._begin
-        self.spread = Spread()
+        self.claim_width = ClaimWidth()
         self._commits = 0
         self._watching = threading.Lock()
         self._watch: WatchFuture | None = None
@@ -158,7 +158,7 @@ class FoundationEngine:
         return self._retrying(take)
 
     def version(self) -> int:
-        """Changes with a commit of any process: a watch on the store's pulse tells, and this looks whether it has."""
+        """Changes with a commit of any process: each time the watch on the `pulse` key has fired."""
         self._check_open()
         with self._watching:
             if self._watch is None or self._watch.is_ready():
@@ -166,7 +166,7 @@ class FoundationEngine:
                 try:
                     self._watch = self._retrying(self._armed)
                 except Unavailable:
-                    self._watch = None  # then every look finds a change, and its caller meets the cause
+                    self._watch = None  # every call then reports a change, and the caller's next read raises the cause
             return self._seen
 
     def durable(self) -> int | None:
@@ -176,7 +176,7 @@ class FoundationEngine:
         pass
 
     def tend(self) -> None:
-        """Fold the journal's inbox, and forget marks that nobody can ask for any more."""
+        """Fold the journal's inbox; remove marks that no transaction can still need, and abandoned early values."""
         self._check_open()
         self._fold()
         self._retrying(self._forget_stale)
@@ -200,7 +200,7 @@ class FoundationEngine:
 
     def _begin(self, reader: Reader, first: int) -> Transaction:
         assert isinstance(reader, Rows)
-        return FoundationTransaction(reader, first, self.spread.width, self._versions_per_ms)
+        return FoundationTransaction(reader, first, self.claim_width.width, self._versions_per_ms)
 
     def _check_open(self) -> None:
         if os.getpid() != self._owner:
@@ -218,7 +218,7 @@ class FoundationEngine:
         tr.options.set_retry_limit(self._retry_limit)
 
     def _retrying(self, work: Callable[[FdbTransaction], T]) -> T:
-        """For what may be done twice: run it until it commits."""
+        """Run `work`, which must be idempotent, in transactions until one commits. Raises our errors."""
         self._check_open()
         tr = self._transaction()
         while True:
@@ -230,7 +230,7 @@ class FoundationEngine:
                 self._back_off(tr, error)
 
     def _back_off(self, tr: FdbTransaction, error: FdbError) -> None:
-        """Get ready for another try, or raise what this error means to us."""
+        """Wait and reset `tr` for another try. Raises our error if it cannot be retried."""
         try:
             tr.on_error(error).wait()
         except self._fdb.FDBError as last:
@@ -241,7 +241,7 @@ class FoundationEngine:
         return tr.watch(self._layout.pulse)
 
     def _fold(self) -> None:
-        """Number what is in the journal's inbox, a few rows a transaction. Another process that does so too may win."""
+        """Fold the journal's inbox, a few rows in each transaction. Of two processes that fold, one conflicts."""
         while True:
             tr = self._transaction()
             rows = Rows(tr, self._layout, resolving=False)
@@ -249,7 +249,7 @@ class FoundationEngine:
                 more = journal.fold(tr, self._layout, writer(rows), rows.journal)
                 tr.commit().wait()
             except self._fdb.FDBError:
-                return  # the next one goes on from wherever it got to
+                return  # the next fold continues from here
             if not more:
                 return
 
@@ -270,22 +270,22 @@ class FoundationEngine:
 
 
 class _Attempts(Generic[T]):
-    """The tries of one transaction. Its number and its nonce are chosen before the first."""
+    """The tries of one transaction. Its number and its nonce are chosen before the first try."""
 
     def __init__(self, engine: FoundationEngine) -> None:
         self._engine = engine
         self._fdb = engine._fdb
-        #: What each try that may have committed returned, by its mark.
+        #: The result of each try that may have committed, by its mark.
         self._maybe: dict[bytes, T] = {}
         #: The mark of the try that is being committed.
         self._sent: bytes | None = None
         self._chose = False
         self._conflicts = 0
         self._began = 0.0
-        #: What the gate holds while this transaction has shut it.
+        #: The nonce in the gate's row while this transaction has shut it; empty otherwise.
         self._gate = b""
         self.committed = False
-        #: How much of what it would take on the next try may.
+        #: The fraction of its jobs that the next try may handle.
         self._share = 1.0
         self._early = EarlyValues(engine._layout)
         self._choose()
@@ -320,24 +320,24 @@ class _Attempts(Generic[T]):
                 except TenureError as last:
                     if not self._maybe:
                         raise
-                    return self._looked_up(error, last)
+                    return self._result_by_mark(error, last)
 
     def _renew(self, tr: FdbTransaction) -> None:
-        """Begin anew, at a newer version."""
+        """Restart the transaction at a newer version."""
         tr.reset()
         self._engine._limit(tr)
 
     def _once(self, tr: FdbTransaction, fn: Callable[[Transaction], T]) -> bool:
-        """One try, which leaves its `_result`. False: it was too large, or values had to be written ahead; try again."""
+        """Run one try and set `_result`. False: try again, it was too large or values had to be uploaded first."""
         engine = self._engine
         rows = Rows(tr, engine._layout, resolving=False)
-        # Read in every try, so that an earlier one that arrives late conflicts with this one.
+        # Read in every try, so that this try conflicts with an earlier one that commits late.
         mark = tr.get(engine._layout.mark(self._number)).value
         if mark is not None and mark[:MARK_BYTES] in self._maybe:
             self.committed = True
             self._result = self._maybe[mark[:MARK_BYTES]]
             return True
-        while mark is not None:  # another transaction has this number
+        while mark is not None:  # another transaction uses this number
             self._choose()
             mark = tr.get(engine._layout.mark(self._number)).value
         transaction = engine.begin(rows, self._number)
@@ -360,15 +360,15 @@ class _Attempts(Generic[T]):
         self.committed = True
         self._result = result
         if self._chose:
-            engine.spread.success()
+            engine.claim_width.success()
         return True
 
     # ── small transactions ───────────────────────────────────────────────────────────────────────────────────────────
-    # A transaction of up to a megabyte and two seconds is what FoundationDB does best. One that is larger runs again: with
-    # its large values written ahead, and taking on less if it can. What cannot may have up to FoundationDB's own limits.
+    # FoundationDB recommends transactions of up to a megabyte and two seconds. A larger one runs again: with its large
+    # values uploaded first, and for fewer jobs if it is divisible. Others may go up to FoundationDB's own limits.
 
     def _fits(self, transaction: FoundationTransaction) -> bool:
-        """Whether it can be sent as it is. If not, this prepares the next try: it may take on less, or its values are there."""
+        """Whether it can be committed. If not, prepare the next try: reduce its share, or upload its large values."""
         if self._engine._steady() - self._began > _WANTED_SECONDS and transaction.divisible:
             self._share /= 2
             return False
@@ -384,7 +384,7 @@ class _Attempts(Generic[T]):
         return not missing
 
     def _is_too_large(self, tr: FdbTransaction, transaction: FoundationTransaction) -> bool:
-        """Whether it has to take on less, now that all it reads and writes is known. Raises TooLarge if it cannot."""
+        """Whether it must handle fewer jobs, now that its reads and writes are known. Raises TooLarge if it cannot."""
         size: int = tr.get_approximate_size().wait()
         if size > WANTED_BYTES and transaction.divisible:
             self._take_less(size)
@@ -397,12 +397,12 @@ class _Attempts(Generic[T]):
         self._share *= min(0.75, 0.9 * WANTED_BYTES / size)
 
     def _again(self, tr: FdbTransaction, error: FdbError) -> None:
-        """Get ready for another try. Raises our error if there is none to be."""
+        """Prepare another try after `error`. Raises our error if there is none."""
         sent, self._sent = self._sent, None
         if sent is not None and not (self._fdb.predicates.is_maybe_committed(error) or error.code == TIMED_OUT):
             del self._maybe[sent]
         if error.code == CONFLICT and self._chose:
-            self._engine.spread.conflict()
+            self._engine.claim_width.conflict()
         elif error.code == CONFLICT:
             self._conflicts += _STARVED if self._engine._steady() - self._began > _LONG else 1
         self._engine._back_off(tr, error)
@@ -410,8 +410,8 @@ class _Attempts(Generic[T]):
             self._engine._retrying(self._shut_gate)
 
     # ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    # A transaction that reads much conflicts with many small ones, each time anew. When that has happened often enough it
-    # shuts the gate: others that begin see it and wait, those that have begun finish, and then its turn has come.
+    # A transaction that reads many rows conflicts with small ones in every try. After enough conflicts it shuts the
+    # gate: transactions that begin now wait, those that have begun finish, and then its try meets no other writer.
 
     def _is_shut(self, tr: FdbTransaction) -> bool:
         gate = tr.snapshot.get(self._engine._layout.gate).value
@@ -430,8 +430,8 @@ class _Attempts(Generic[T]):
         if gate is not None and gate[8:] == self._gate:
             tr.clear(key)
 
-    def _looked_up(self, error: FdbError, last: TenureError) -> T:
-        """The tries are over, and one of them may have committed: a last look at the mark decides, if it is there."""
+    def _result_by_mark(self, error: FdbError, last: TenureError) -> T:
+        """The result of the try that committed, found by its mark after the last try. Raises CommitUnknown."""
         key = self._engine._layout.mark(self._number)
         try:
             mark = self._engine._retrying(lambda tr: tr.get(key).value)

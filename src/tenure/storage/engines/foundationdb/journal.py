@@ -1,12 +1,12 @@
-"""The journal: many hosts append to it without conflict, and everyone reads it as dense, numbered rows.
+"""The journal: many hosts append to it without conflict, and readers see it as dense, numbered rows.
 
     transaction ── row at its version stamp ──▶ inbox ── fold ──▶ journal rows 1, 2, 3, …
                                                   │                  ▲
                                                   └── number_rows ───┘   a function of the last dense row and the inbox
 
-A row's number cannot be known before its transaction commits. So a transaction refers to its own rows by a provisional
-number, made of a number that it chose itself, and `number_rows` puts the real ones in. It gives the same numbers to
-whoever calls it: readers do it in memory for rows that are not folded yet, and `fold` stores what they saw.
+A row's number is not known before its transaction commits. So a transaction refers to its own rows by provisional
+numbers, made of a random number, and `number_rows` replaces them. It is deterministic: readers call it in memory for
+rows that are not folded yet, and `fold` stores the same numbers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tenure.storage.engines.foundationdb.layout import (
 from tenure.storage.keyspace import JOURNAL, commit, split_commit
 from tenure.storage.records import REF_BITS, event_ref, split_ref
 
-#: The row number of an inbox row that has no events: it only tells of its transaction's mark.
+#: The row number of an inbox row without events, which only records its transaction's mark.
 NO_ROW = 0xFFFF
-#: A reference to an event that is no longer kept: before all that are.
+#: The reference for an event that was trimmed: smaller than every stored one.
 _TRIMMED = 1
 _END = b"\xff" * 9
 
@@ -40,7 +40,7 @@ class Pending(NamedTuple):
 
     keys: list[bytes]
     transaction: int
-    #: Nonce and try, as its mark holds them.
+    #: Nonce and try number, as in the mark's row.
     mark: bytes
     row: int
     value: bytes
@@ -63,7 +63,7 @@ class End(NamedTuple):
 
 
 def read_inbox(reader: Any, layout: Layout, limit: int = 0) -> list[Pending]:
-    """What has not been folded, in the order of its commits. With a limit: of that many pieces, whole rows only."""
+    """The rows that are not folded, in commit order. With a limit: the whole rows within that many pieces."""
     pieces = reader.get_range(layout.inbox, layout.inbox + b"\xff", limit=limit).to_list()
     found: list[Pending] = []
     last: tuple[bytes, int] | None = None
@@ -77,14 +77,14 @@ def read_inbox(reader: Any, layout: Layout, limit: int = 0) -> list[Pending]:
             found.append(Pending([key], transaction, mark, row, value[INBOX_HEAD.size :]))
         last = stamp, row
     if limit and len(pieces) == limit and len(found) > 1:
-        found.pop()  # maybe not all of it was read
+        found.pop()  # its last pieces may be beyond the limit
     return found
 
 
 def number_rows(end: End, inbox: Sequence[Pending], resolve: Callable[[int], int]) -> list[Numbered]:
-    """Number the rows of the inbox behind the last dense row.
+    """Number the rows of the inbox, starting after the last dense row.
 
-    `resolve` makes a real reference of a provisional one that is not in this inbox.
+    `resolve` returns the real reference for a provisional one whose transaction is not in this inbox.
     """
     firsts = first_commits(end.commit, inbox)
     made: list[Numbered] = []
@@ -110,7 +110,7 @@ def number_rows(end: End, inbox: Sequence[Pending], resolve: Callable[[int], int
 
 
 def first_commits(end: int, inbox: Sequence[Pending]) -> dict[int, int]:
-    """The number that the first row of each of these transactions gets."""
+    """By transaction: the number that its first row gets."""
     firsts: dict[int, int] = {}
     at = end
     for pending in inbox:
@@ -121,10 +121,10 @@ def first_commits(end: int, inbox: Sequence[Pending]) -> dict[int, int]:
 
 
 class JournalView:
-    """The journal as one version shows it: dense rows, and behind them those that are not folded."""
+    """The journal at one version: the dense rows, followed by the rows that are not folded."""
 
     def __init__(self, reader: Any, layout: Layout, dense: Callable[[bytes, bytes, int, bool], list[Row]]) -> None:
-        """`reader`: the binding's transaction, or its snapshot. `dense`: scans dense rows (begin, end, limit, reverse)."""
+        """`reader`: the binding's transaction or its snapshot. `dense(begin, end, limit, reverse)` scans dense rows."""
         self._reader = reader
         self._layout = layout
         self.dense = dense
@@ -132,7 +132,7 @@ class JournalView:
         self._firsts: dict[int, int] = {}
 
     def pending(self) -> list[Numbered]:
-        """The rows that are not folded, numbered."""
+        """The rows that are not folded, with their numbers."""
         if self._pending is None:
             end = end_of(self.dense(b"", _END, 1, True))
             inbox = read_inbox(self._reader, self._layout)
@@ -156,7 +156,7 @@ class JournalView:
         return found[0][1] if found else None
 
     def resolve(self, ref: int) -> int:
-        """The real reference of a provisional one; one before all that are kept, if its row is gone."""
+        """The real reference for a provisional one; `_TRIMMED` if its row was trimmed."""
         provisional, index = split_ref(ref)
         if not provisional & PROVISIONAL:
             return ref
@@ -167,12 +167,12 @@ class JournalView:
             if mark is not None and len(mark) > MARK_BYTES:
                 first = number(mark, MARK_BYTES)
             elif mark is not None and self._pending is None:
-                self.pending()  # it committed, and is not folded
+                self.pending()  # committed and not folded: its number follows from the inbox
                 return self.resolve(ref)
         return _TRIMMED if first is None else event_ref(first + row, index)
 
     def resolved_state(self, value: bytes) -> bytes:
-        """A stored state whose last event is a real reference. Damage is left as it is."""
+        """A stored state with the real reference of its last event. A damaged state is returned unchanged."""
         ref = number(value, records.STATE_ALIKE) if len(value) == records.STATE_BYTES else 0
         if not ref >> REF_BITS & PROVISIONAL:
             return value
@@ -186,15 +186,15 @@ def end_of(rows: list[Row]) -> End:
     return End(split_commit(rows[0][0]), header.first_number + header.events, header.time_ms)
 
 
-#: Pieces of the inbox that one fold looks at, and bytes that it takes on (more, if one row has more).
+#: Pieces of the inbox that one fold reads, and bytes that it writes (more if a single row has more).
 FOLD = 256
 _FOLD_BYTES = 500_000
 
 
 def fold(transaction: Any, layout: Layout, put: Callable[[int, bytes, bytes], None], view: JournalView) -> bool:
-    """Give the oldest rows of the inbox their numbers, in this transaction; says whether there may be more.
+    """Move the oldest rows of the inbox to dense rows, in this transaction. Returns whether there may be more.
 
-    `put` writes a row. Two folds at once conflict on the end of the dense rows.
+    `put` writes a row. Two concurrent folds conflict on the end of the dense rows.
     """
     looked = read_inbox(transaction.snapshot, layout, FOLD)
     inbox = _beginning(looked)
@@ -216,7 +216,7 @@ def fold(transaction: Any, layout: Layout, put: Callable[[int, bytes, bytes], No
 
 
 def _beginning(inbox: list[Pending]) -> list[Pending]:
-    """As many rows as one fold may write."""
+    """The first rows, up to the bytes that one fold may write."""
     size = 0
     for at, pending in enumerate(inbox):
         size += len(pending.value)

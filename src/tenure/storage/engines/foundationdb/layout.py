@@ -1,18 +1,18 @@
-"""Every key of a store in FoundationDB. All begin with the store's directory; the next part is packed by the tuple layer.
+"""Every key of a store in FoundationDB: the store's directory, then a part packed by the tuple layer, then raw bytes.
 
     (space number), key of the keyspace                the row; its value in parts if it has more than 90,000 bytes
     ("parts", space number), key, part u16             further parts of such a value
-    ("parts", space number), key, 0xFFFE, nonce 16     a value that was written ahead of its transaction; the row refers to it
-    ("unfinished"), version u64, nonce 16              such values of a transaction that has not committed: space u8, length u16, key of each
-    ("inbox"), version stamp 10, row u16, piece u8     a journal row that has no number yet; its transaction's mark
-    ("mark"), transaction u64                          that it committed: nonce 16, try u16; its journal number u64, once it has one
-    ("stale"), version u64, transaction u64            a mark without journal rows, to be forgotten
-    ("held"), key of `leases`                          the version from which on the lease may be taken over, u64
-    ("gate")                                           while it is later than now, transactions wait: its version u64, a nonce
-    ("pulse")                                          changes with every commit: what waiting processes watch
+    ("parts", space number), key, 0xFFFE, nonce 16     a value uploaded before its transaction; the row refers to it
+    ("unfinished"), version u64, nonce 16              the values of one upload: space u8, length u16, key of each
+    ("inbox"), version stamp 10, row u16, piece u8     a journal row that has no number yet, with its transaction's mark
+    ("mark"), transaction u64                          it committed: nonce 16, try u16, journal number u64 once folded
+    ("stale"), version u64, transaction u64            a mark without journal rows, to be removed
+    ("held"), key of `leases`                          the version from which the lease may be taken over, u64
+    ("gate")                                           version u64, nonce: transactions wait until that version
+    ("pulse")                                          changes with every commit; waiting processes watch it
 
-Behind a packed prefix the keyspace's own bytes follow as they are. They sort as they should, and the tuple layer would
-write each zero byte in them twice.
+The keyspace's own bytes follow the packed prefix unchanged: they sort correctly, and the tuple layer would double each
+zero byte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tenure.storage.keyspace import NAMES
 
 #: Values larger than this are stored in parts of this size.
 PART_BYTES = 90_000
-#: Transactions' numbers stand where journal numbers will: with this bit, and room for a transaction's rows.
+#: A provisional journal number: this bit, the transaction's number, and `ROW_BITS` for the row.
 PROVISIONAL = 1 << 53
 ROW_BITS = 7
 ROWS = 1 << ROW_BITS
@@ -37,9 +37,9 @@ _EARLY = _PART.pack(0xFFFE)
 STAMP_BYTES = 10
 NONCE_BYTES = 16
 _INBOX = Struct(">10sHB")
-#: Of a mark: the nonce and the try. The journal number follows once there is one.
+#: The bytes of nonce and try in a mark. The journal number follows once the row is folded.
 MARK_BYTES = 18
-#: What an inbox row begins with: its transaction, and the nonce and the try of its mark.
+#: The head of an inbox row: its transaction, and the nonce and try of its mark.
 INBOX_HEAD = Struct(">Q18s")
 
 
@@ -74,7 +74,7 @@ class Layout:
         return self.unfinished + pack_number(version) + nonce
 
     def parts(self, space: Space, begin: bytes, end: bytes) -> tuple[bytes, bytes]:
-        """Where the further parts of the values with begin <= key < end are."""
+        """The range of the further parts of values with begin <= key < end."""
         return self._parts[space] + begin, self._parts[space] + end
 
     def mark(self, transaction: int) -> bytes:
@@ -84,7 +84,7 @@ class Layout:
         return self._held + lease
 
     def stamped_inbox(self, row: int, piece: int) -> bytes:
-        """The key that the database puts its stamp into, followed by the stamp's place."""
+        """The key into which the database writes its version stamp, followed by the stamp's offset."""
         place = len(self.inbox).to_bytes(4, "little")
         return self.inbox + _INBOX.pack(bytes(STAMP_BYTES), row, piece) + place
 
@@ -97,5 +97,5 @@ class Layout:
 
 
 def of_transaction(commit: int) -> tuple[int, int]:
-    """The transaction that a provisional journal number belongs to, and which of its rows it is."""
+    """The transaction and the row of a provisional journal number."""
     return commit & ~PROVISIONAL & ~(ROWS - 1), commit & (ROWS - 1)

@@ -1,4 +1,4 @@
-"""Reading rows through a transaction of the binding."""
+"""Reads rows through a transaction of the binding."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _JOURNAL_HEAD = 8
 class Rows:
     """`storage.engine.Reader` of one transaction.
 
-    `resolving`: a state's last event is shown by its real number, which takes another read. Transactions that write do
-    without: what they copy from a state into the journal is resolved when the journal is folded.
+    `resolving`: replace the provisional reference of a state's last event, which takes another read. Transactions that
+    write do not need it: references that they copy from a state into the journal are resolved when it is folded.
     """
 
     def __init__(self, transaction: FdbTransaction, layout: Layout, *, resolving: bool) -> None:
         self.transaction, self.layout = transaction, layout
         self._snapshot = transaction.snapshot
         self._resolving = resolving
-        #: Early values that were asked for, by their keys.
-        self._asked: dict[bytes, Any] = {}
-        #: Whether ready rows were looked at without conflict, to choose among them: this is a claim.
+        #: Requests for early values that have not been awaited, by key.
+        self._early_reads: dict[bytes, Any] = {}
+        #: Whether ready rows were read without conflict, to choose among them: this is a claim.
         self.chose = False
-        #: The journal, read with conflicts and without.
+        #: The journal, read with and without read conflicts.
         self._journal = JournalView(transaction, layout, partial(self._dense, False))
         self.journal = JournalView(self._snapshot, layout, partial(self._dense, True))
 
@@ -48,8 +48,8 @@ class Rows:
         if space == JOURNAL:
             return [self.get(space, key) for key in keys]
         prefix, get = self.layout.spaces[space], self.transaction.get
-        asked = [get(prefix + key) for key in keys]  # all are on their way before the first is waited for
-        raws = [future.value for future in asked]
+        futures = [get(prefix + key) for key in keys]  # request all before waiting for the first
+        raws = [future.value for future in futures]
         self._fetch(space, zip(keys, raws, strict=True))
         return [None if raw is None else self._value(space, key, raw) for key, raw in zip(keys, raws, strict=True)]
 
@@ -95,36 +95,36 @@ class Rows:
         return self._whole(space, key, raw)
 
     def _fetch(self, space: Space, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Ask for the early values of all of these rows before the first is waited for."""
+        """Request the early values of all these rows before waiting for the first."""
         if space in EARLY:
             for key, raw in rows:
                 nonce = None if raw is None else nonce_of(space, raw)
                 if nonce is not None:
                     at = self.layout.early(space, key, nonce)
-                    self._asked[at] = self._snapshot.get(at)
+                    self._early_reads[at] = self._snapshot.get(at)
 
     def _early(self, space: Space, key: bytes, nonce: bytes) -> bytes:
         at = self.layout.early(space, key, nonce)
-        found = (self._asked.pop(at, None) or self._snapshot.get(at)).value
+        found = (self._early_reads.pop(at, None) or self._snapshot.get(at)).value
         if found is None:
             raise Corrupt("a row refers to a value that is not there", key=key)
         value: bytes = found
         return value
 
     def _whole(self, space: Space, key: bytes, raw: bytes) -> bytes:
-        """A value with its further parts. The first part of a larger one is longer than a whole value ever is."""
+        """A value with its further parts. Only the first part of a split value is longer than `PART_BYTES`."""
         if len(raw) <= PART_BYTES:
             nonce = nonce_of(space, raw)
             return raw if nonce is None else self._early(space, key, nonce)
         count, size = int.from_bytes(raw[:2], "big"), int.from_bytes(raw[2:6], "big")
-        asked = [self._snapshot.get(self.layout.part(space, key, part)) for part in range(1, count + 1)]
-        whole = raw[6:] + b"".join([future.value or b"" for future in asked])
+        futures = [self._snapshot.get(self.layout.part(space, key, part)) for part in range(1, count + 1)]
+        whole = raw[6:] + b"".join([future.value or b"" for future in futures])
         if len(whole) != size:
             raise Corrupt(f"a row of {size} bytes has only {len(whole)} of them", key=key)
         return whole
 
 
 def split_value(value: bytes) -> list[bytes]:
-    """The parts of a value that is too large for one row, the first with the count of the others and the whole size."""
+    """The parts of a value too large for one row; the first starts with the count of the others and the size."""
     rest = [value[at : at + PART_BYTES] for at in range(PART_BYTES, len(value), PART_BYTES)]
     return [len(rest).to_bytes(2, "big") + len(value).to_bytes(4, "big") + value[:PART_BYTES], *rest]

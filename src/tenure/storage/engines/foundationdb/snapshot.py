@@ -1,4 +1,4 @@
-"""Snapshots: one version of the cluster for as long as it can be read, or a copy of it in memory for longer."""
+"""Snapshots: one version of the cluster (readable for five seconds), or a copy of it in memory for longer reads."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ _TRIES = 4
 
 
 class VersionSnapshot(Snapshot):
-    """`storage.engine.Snapshot` of one version, read as it is asked for. Raises Unavailable once the version is gone."""
+    """`storage.engine.Snapshot` that reads one version on demand. Raises Unavailable once the version is too old."""
 
     def __init__(self, pinned: Callable[[], Rows], fdb: Binding, db: Database) -> None:
-        """`pinned`: a reader of the version, in a transaction of its own."""
+        """`pinned` makes a reader of the version, in a transaction of its own."""
         self._pinned, self._fdb, self._db = pinned, fdb, db
         self._rows = pinned()
 
-    def _asked(self, look: Callable[[], T]) -> T:
+    def _retrying(self, read: Callable[[], T]) -> T:
         for left in reversed(range(_TRIES)):
             try:
-                return look()
+                return read()
             except self._fdb.FDBError as error:
                 if not left or not self._fdb.predicates.is_retryable(error):
                     raise translated(error) from error
-                self._rows = self._pinned()  # the same version: a server may have been slow, or gone for a moment
+                self._rows = self._pinned()  # the same version: a server may have been slow or briefly away
         raise AssertionError("unreachable")
 
     def get(self, space: Space, key: bytes) -> bytes | None:
-        return self._asked(lambda: self._rows.get(space, key))
+        return self._retrying(lambda: self._rows.get(space, key))
 
     def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._asked(lambda: self._rows.get_many(space, keys))
+        return self._retrying(lambda: self._rows.get_many(space, keys))
 
     def scan(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[Row]:
-        return self._asked(lambda: self._rows.scan(space, begin, end, limit, reverse=reverse, snapshot=True))
+        return self._retrying(lambda: self._rows.scan(space, begin, end, limit, reverse=reverse, snapshot=True))
 
     def keys(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
-        return self._asked(lambda: self._rows.keys(space, begin, end, limit, reverse=reverse, snapshot=True))
+        return self._retrying(lambda: self._rows.keys(space, begin, end, limit, reverse=reverse, snapshot=True))
 
     def boundaries(self, space: Space) -> list[bytes]:
-        """Where the cluster's shards begin. They move, and are not part of any version."""
+        """Where the cluster's shards begin now. Shards move, and belong to no version."""
         prefix = self._rows.layout.spaces[space]
-        found = self._asked(lambda: list(self._fdb.locality.get_boundary_keys(self._db, prefix, prefix + LAST)))
+        found = self._retrying(lambda: list(self._fdb.locality.get_boundary_keys(self._db, prefix, prefix + LAST)))
         return sorted({bytes(key)[len(prefix) :] for key in found} - {b""})
 
     def close(self) -> None:
@@ -70,10 +70,10 @@ class VersionSnapshot(Snapshot):
 
 
 class CopiedSnapshot(VersionSnapshot):
-    """All rows of one version, copied into this process: for a look that takes longer than five seconds."""
+    """All rows of one version, copied into this process: for reads that take longer than five seconds."""
 
     def __init__(self, pinned: Callable[[], Rows], fdb: Binding, db: Database) -> None:
-        """Raises the binding's error if the version is gone before all of it is read."""
+        """Raises the binding's error if the version becomes too old before all of it is read."""
         super().__init__(pinned, fdb, db)
         self._tables = [_all(self._rows, space) for space in range(len(NAMES))]
         self._rows.transaction.cancel()

@@ -1,4 +1,4 @@
-"""A transaction on FoundationDB: what a verb collects, and how it is written through the binding."""
+"""A transaction on FoundationDB: collects a verb's writes, and writes them through the binding."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tenure.storage.records import decode_count
 
 #: Spaces whose values may be stored in parts.
 _IN_PARTS = frozenset({META, JOBS, NOTES, LEASE_JOBS, PAYLOAD})
-#: What a row costs beside its key and value, with its conflict range: so that ours is the first limit to be met.
+#: An upper bound for a row's size beside its key and value, with its conflict range: our limit must be met first.
 _ROW_BYTES = 64
-#: The most that any transaction has: what cannot be cut (an ack that ends the waiting of thousands of jobs) may need it.
+#: The largest transaction. Indivisible ones may need it, such as an ack that unblocks thousands of jobs.
 LIMIT = TRANSACTION_BYTES - 200_000
-#: What a transaction is to stay under. Large values go ahead of it, and what takes on many jobs takes on fewer.
+#: The target size. Beyond it large values are uploaded first, and a divisible transaction handles fewer jobs.
 WANTED_BYTES = 900_000
 _INBOX_PIECE = 90_000
 
@@ -33,17 +33,17 @@ _INBOX_PIECE = 90_000
 class FoundationTransaction(Transaction):
     holds_leases = True
 
-    #: Whether its function asked how much it may take on, and would do with less.
+    #: Whether its function called `at_most`, and can handle fewer jobs.
     divisible = False
 
     def __init__(self, rows: Rows, transaction: int, spread: int, versions_per_ms: int) -> None:
-        """`transaction`: its number, with room below for the rows that it appends."""
+        """`transaction`: its number, whose low bits are free for the rows that it appends."""
         super().__init__(rows, PROVISIONAL | transaction)
         self.rows = rows
         self.spread = spread
         self._versions_per_ms = versions_per_ms
         self._held: dict[bytes, int] = {}
-        #: How much of what its function would take on it may: less than 1 once a try was too large.
+        #: The fraction of its jobs that its function may handle: below 1 once a try was too large.
         self.share = 1.0
 
     def at_most(self, count: int) -> int:
@@ -64,10 +64,10 @@ class FoundationTransaction(Transaction):
         raw = self.rows.transaction.snapshot.get(self.rows.layout.held(lease)).value
         return raw is None or self.rows.transaction.get_read_version().wait() >= number(raw)
 
-    # ── once its function has returned ───────────────────────────────────────────────────────────────────────────────
+    # ── after its function has returned ──────────────────────────────────────────────────────────────────────────────
 
     def size(self, *, early: bool) -> int:
-        """About how many bytes it has; with `early`, without the values that may be written ahead of it."""
+        """An estimate of its bytes; with `early`, without the values that may be uploaded first."""
         size = sum(map(len, self.journal))
         for space, key, value in self.writes:
             size += _ROW_BYTES + 2 * len(key)
@@ -76,9 +76,9 @@ class FoundationTransaction(Transaction):
         return size
 
     def apply(self, mark: bytes, early: EarlyValues) -> bool:
-        """Write it all through the binding. `mark`: nonce and try, for its mark. `early`: values that are there already.
+        """Write everything through the binding. `mark`: nonce and try. `early`: the values that were uploaded.
 
-        False: values that were written ahead are gone, and it has to run again.
+        False: uploaded values were removed, and the transaction has to run again.
         """
         transaction, layout = self.rows.transaction, self.rows.layout
         own = self.next_commit & ~PROVISIONAL
@@ -106,7 +106,7 @@ class FoundationTransaction(Transaction):
         return True
 
     def _apply_writes(self, early: EarlyValues) -> list[Early]:
-        """Write the rows; returns the early values that they refer to."""
+        """Write the rows, and return the early values that they refer to."""
         transaction, put = self.rows.transaction, writer(self.rows)
         counters = self.rows.layout.spaces[COUNTERS]
         used: list[Early] = []
@@ -134,7 +134,7 @@ class FoundationTransaction(Transaction):
         transaction, layout = self.rows.transaction, self.rows.layout
         prefix = layout.spaces[space]
         if space == JOURNAL:
-            # The marks of its transactions go with the rows.
+            # The marks of the rows' transactions are removed with them.
             for row in transaction.snapshot.get_range(prefix + begin, prefix + end):
                 at = 6 if len(row.value) > PART_BYTES else 0
                 transaction.clear(layout.mark(number(row.value, at)))
@@ -144,7 +144,7 @@ class FoundationTransaction(Transaction):
 
 
 def writer(rows: Rows) -> Callable[[Space, bytes, bytes], None]:
-    """Writes a row through the binding, in parts if it is large."""
+    """A function that writes a row through the binding, in parts if it is large."""
     transaction, layout = rows.transaction, rows.layout
 
     def put(space: Space, key: bytes, value: bytes) -> None:

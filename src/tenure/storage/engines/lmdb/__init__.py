@@ -1,19 +1,20 @@
-"""LMDB: several processes of one host on one store, each with the same map of one file.
+"""LMDB: several processes of one host share one store, each with a map of the same file.
 
-    engine.py      LmdbEngine: transactions, growth of the map, copies
-    opening.py     who is first, who makes the store, whether it is all there
-    rows.py        reading, every row checked; the driver's errors become ours
-    writes.py      a transaction: what a caller wrote, kept until its turn, then applied
-    combining.py   commits of concurrent callers, run one after another in one LMDB transaction
-    gate.py        nobody is inside while the map moves
+    engine.py          LmdbEngine: transactions, growth of the map, copies
+    opening.py         which process creates the store, which has it alone, whether all of its files are there
+    reader.py          reading with a checksum for every row; translation of the driver's errors
+    transaction.py     a transaction: a caller's writes, collected and then applied
+    flat_combining.py  transactions of concurrent callers, run one after another in one LMDB transaction
+    map_gate.py        keeps transactions out while the map moves
+    copy.py            a copy of a store, opened for reading
 
-What is special about LMDB, and what is made of it here:
-- One writer at a time on the whole host, and two syncs a commit: so the callers' transactions are combined, and a
-  group of them is one commit. Never `writemap` (a full disk would be SIGBUS), never without sync.
-- No checksums: every row ends with a CRC-32 over its space, key and value, checked whenever it is read; and a key
-  that is not found is believed only if the rows on either side of its place are sound and in order.
-- A flipped bit in the newest meta page takes back the last commit, silently: `DurableWatermark` tells when opening.
-- The map has a size, and moves when it grows: no transaction of the process may be open (`gate`).
+How this engine uses LMDB:
+- LMDB has one writer at a time on the whole host, and two syncs for each commit. So the transactions of concurrent
+  callers are combined into one commit. Never `writemap` (SIGBUS on a full disk), never without sync.
+- LMDB has no checksums. Every row ends with a CRC-32 over its space, key and value, checked on every read. A key counts
+  as missing only if the rows before and after its position are undamaged and in order.
+- A flipped bit in the newest meta page silently undoes the last commit: `DurableWatermark` detects it on opening.
+- The map moves when it grows. No transaction of the process may be open then (`map_gate`).
 - A forked child that ends a read transaction ends its parent's: a child touches nothing.
 """
 

@@ -1,4 +1,4 @@
-"""A copy of a store, opened to be read: by any process, and by many at once."""
+"""A copy of a store, opened for reading by any number of processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tenure.storage.engines.lmdb.opening import databases
 from tenure.storage.engines.lmdb.reader import Rows, translated
 from tenure.storage.keyspace import EVERYWHERE
 
-#: One environment a path and process: LMDB refuses to map a file twice.
+#: One environment for each path: LMDB refuses to map a file twice in a process.
 _shared: dict[str, tuple[lmdb.Environment, list[int]]] = {}
 _sharing = threading.Lock()
 
 
 class LmdbCopy(Rows, Snapshot):
-    """`storage.engine.Snapshot` on a copy that nobody writes: no lock file, no reader slots, every row's CRC checked."""
+    """`storage.engine.Snapshot` on a copy that no process writes: no lock file, no reader slots, every CRC checked."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)

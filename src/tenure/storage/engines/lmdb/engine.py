@@ -1,4 +1,4 @@
-"""The engine: transactions, growth of the map, copies."""
+"""The LMDB engine: transactions, growth of the map, copies."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-GROUP = 64  # callers whose commits are one
-TURN, REST = 0.05, 0.0005  # seconds of writing after which, and for how long, others are let in
+GROUP = 64  # the most callers that share one commit
+TURN, REST = 0.05, 0.0005  # after so many seconds of writing, sleep so long: other processes get LMDB's writer lock
 PATIENCE = 30.0  # seconds to wait for snapshots to close before the map can grow
-_TRIES = 5  # at beginning a transaction, each after mending what was in the way
+_TRIES = 5  # to begin a transaction, each after removing the cause of the failure
 
 
 class LmdbEngine:
@@ -56,7 +56,7 @@ class LmdbEngine:
         durability: Durability = "disk",
         upgrading: bool = False,
     ) -> None:
-        """`durability` may ask for less than `disk`; it is `disk` all the same."""
+        """`durability` is accepted and ignored: LMDB always syncs (`disk`)."""
         self._folder = folder = Folder(path, "lmdb", upgrading=upgrading)
         self.home = folder.path
         self.alone, existed = take(folder)
@@ -104,6 +104,8 @@ class LmdbEngine:
             self._gate.leave()
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
+        if os.getpid() != self._owner:
+            raise _forked()  # before the gate: a thread of the parent may have held its lock, and is not here to release it
         self._make_room()
         txn = self._begin()
         try:
@@ -114,8 +116,8 @@ class LmdbEngine:
         return snapshot
 
     def version(self) -> int:
-        # What a reader sees. The environment's own `last_txnid` is from the newest meta page, which is written a moment
-        # before readers are let at it: a waiter that took that for seen would sleep through the commit.
+        # The transaction number that a reader sees. The environment's `last_txnid` comes from the newest meta page,
+        # which is written before readers can use it: a waiter that compared with it would miss the commit.
         txn = self._begin()
         try:
             return int(txn.id())
@@ -131,7 +133,7 @@ class LmdbEngine:
             self._folder.share()
 
     def tend(self) -> None:
-        """Cheap housekeeping, for the sweeper: slots of readers that died, and room in the map before it is needed."""
+        """Cheap housekeeping, for the sweeper: free the slots of dead readers, and grow the map before it is full."""
         if os.getpid() != self._owner:
             raise _forked()
         self._folder.verify()
@@ -156,7 +158,7 @@ class LmdbEngine:
         try:
             self._marks.reach(self.version())
         except TenureError:
-            pass  # what keeps it from being read is met again, and told, by the next to open it
+            pass  # the process that opens the store next meets the same error, and reports it
         finally:
             self._gate.close()
             self._env.close()
@@ -166,7 +168,7 @@ class LmdbEngine:
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, *, write: bool = False) -> Txn:
-        """A transaction, its caller inside the gate."""
+        """Begin a transaction. The caller is inside the gate then, and must leave it. Raises our errors."""
         if os.getpid() != self._owner:
             raise _forked()
         for _ in range(_TRIES):
@@ -188,9 +190,9 @@ class LmdbEngine:
         raise Unavailable("the store's map keeps growing, or its reader slots stay taken: try again")
 
     def _commit(self, group: list[Request], own: Request) -> None:
-        """Settle the group.
+        """Run the group's requests in one LMDB transaction, and settle each. `own` is the leader's request.
 
-        A request that breaks the common transaction gets its error; the others run again without it.
+        A request that breaks the shared transaction gets its error; the others run again without it.
         """
         pending = group
         while pending:
@@ -210,20 +212,20 @@ class LmdbEngine:
             pending = [request for request in pending if not request.settled]
 
     def _attempt(self, pending: list[Request], own: Request) -> None:
-        """Run them one after another in one LMDB transaction. Raises before anything is committed, or not at all."""
+        """Run the requests one after another in one LMDB transaction. If it raises an error, nothing is committed."""
         self._folder.verify()
         txn = self._begin(write=True)
         last: dict[Space, int] = {}
         try:
-            steps = [self._step(txn, request, own, last) for request in pending]  # all of them, before any is asked
+            steps = [self._step(txn, request, own, last) for request in pending]  # a list: `any` would stop early
             wrote = any(steps)
             number = txn.id()
-            txn.commit()  # also if nobody wrote: then it writes nothing, and does not wait for readers as `abort` does
+            txn.commit()  # also without writes: it writes nothing then, and does not wait for readers as `abort` does
         except BaseException as exc:
             if isinstance(exc, (lmdb.Error, _Spoiled)) or _open_still(txn):
                 self._abort(txn)
                 raise
-            # Interrupted between the commit and the next line: it is done, and must not be done again.
+            # Interrupted between the commit and the next line: it is committed, and must not run again.
             _settle(pending)
             raise
         finally:
@@ -234,13 +236,16 @@ class LmdbEngine:
         self._give_way()
 
     def _abort(self, txn: Txn) -> None:
-        """Undo a write transaction. The driver waits until no other thread is inside a call, with LMDB's writer lock
-        held: where a few threads read all the time that moment never comes by itself."""
+        """Undo a write transaction while no other thread reads.
+
+        The driver waits, holding LMDB's writer lock, until no other thread is inside a call. A few threads that read
+        all the time would make it wait for ever.
+        """
         with self._gate.quiet():
             txn.abort()
 
     def _step(self, txn: Txn, request: Request, own: Request, last: dict[Space, int]) -> bool:
-        """Run one function and apply what it wrote; says whether it wrote."""
+        """Run one request's function and apply its writes. Returns whether it wrote anything."""
         transaction = LmdbTransaction(Rows(txn, self._dbs), last)
         try:
             request.result, request.error = request.fn(transaction), None
@@ -264,10 +269,9 @@ class LmdbEngine:
             raise _Spoiled(request, exc) from exc
 
     def _give_way(self) -> None:
-        """LMDB does not serve its writers in turn: a process that releases the lock and takes it again at once mostly
-        gets it.
+        """Sleep briefly now and then, so that other processes can write.
 
-        A process that works without a pause rests for a moment now and then, so that others come to write at all.
+        LMDB's writer lock is not fair: a process that releases it and takes it again at once usually gets it.
         """
         now = time.monotonic()
         if now - self._rested > TURN:
@@ -281,7 +285,7 @@ class LmdbEngine:
             self._env.set_mapsize(2 * self._env.info()["map_size"])
 
     def _adopt(self) -> None:
-        """Another process has grown the map: take its size."""
+        """Adopt the size of the map after another process has grown it."""
         with self._gate.alone(PATIENCE):
             self._env.set_mapsize(0)
 
@@ -295,7 +299,7 @@ class LmdbEngine:
             self._gate.leave()
 
     def _make_room(self) -> None:
-        """Grow while it is easy: once a snapshot is held, writers that need a larger map have to wait for it."""
+        """Grow the map early: while a snapshot is open it cannot grow, and writers that need it have to wait."""
         self._gate.enter()
         try:
             info = self._env.info()
@@ -305,7 +309,7 @@ class LmdbEngine:
             try:
                 self._grow(patience=0.1)
             except Unavailable:
-                return  # not so easy after all
+                return  # a snapshot or a long read is open: a later call tries again
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -318,7 +322,7 @@ class LmdbEngine:
             _fail(pending, exc)
 
     def _open_databases(self, existed: bool) -> list[Any]:
-        # Writing even if nothing is made: handles opened by a transaction that only reads are gone after it.
+        # A write transaction, even if it creates nothing: handles opened by a read transaction end with it.
         txn = self._begin(write=True)
         try:
             dbs = databases(self._env, txn, existed)
@@ -329,8 +333,8 @@ class LmdbEngine:
         return dbs
 
     def _check_tail(self) -> None:
-        """Before anybody else is served: the newest transaction is as new as it once was."""
-        required = self._marks.required  # noted after the commit, so it is there for every later look
+        """Raise Corrupt if the newest transaction is older than the watermark: commits were lost."""
+        required = self._marks.required  # recorded after its commit, so every later read sees that commit
         last = self.version()
         if last < required:
             raise Corrupt(
@@ -339,7 +343,7 @@ class LmdbEngine:
             )
 
     def _copy(self, target: Folder) -> None:
-        with self.snapshot():  # keeps the map where it is
+        with self.snapshot():  # keeps the map from moving
             try:
                 self._env.copy(str(target.db), compact=True)
             except lmdb.Error as exc:
@@ -357,7 +361,7 @@ class LmdbEngine:
 
 
 class _Snapshot(Rows, Snapshot):
-    """A read transaction that is held. For any thread, one at a time."""
+    """A read transaction that stays open. Any thread may use it, one at a time."""
 
     def __init__(self, txn: Txn, dbs: Sequence[Any], gate: Gate, owner: int) -> None:
         super().__init__(txn, dbs)
@@ -396,11 +400,11 @@ class _Snapshot(Rows, Snapshot):
 
     def close(self) -> None:
         if os.getpid() != self._owner:
-            return  # to end it here would end it for the parent too
+            return  # ending it here would end the parent's too
         try:
             self._gate.enter()
         except StoreClosed:
-            return  # it ended with the store
+            return  # the closed store ended it
         try:
             self.txn.abort()
             self._gate.drop(self)
@@ -414,7 +418,7 @@ class _Snapshot(Rows, Snapshot):
 
 
 class _Spoiled(Exception):
-    """One request has made the common transaction useless."""
+    """One request has broken the shared transaction."""
 
     def __init__(self, request: Request, error: BaseException) -> None:
         self.request = request
@@ -440,7 +444,7 @@ def _open_still(txn: Txn) -> bool:
 
 
 def _meant_for_this_thread(exc: BaseException) -> bool:
-    """A signal's exception is raised wherever the main thread happens to be, and so in another caller's function."""
+    """Whether a signal handler raised it: in the main thread, perhaps while it runs another caller's function."""
     return not isinstance(exc, Exception) and threading.current_thread() is threading.main_thread()
 
 

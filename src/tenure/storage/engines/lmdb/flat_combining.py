@@ -1,10 +1,10 @@
-"""Flat combining: callers queue what they want done, and one of them does it for all who wait.
+"""Flat combining: callers queue their requests, and one of them, the leader, runs a group of them.
 
     caller ── submit ──▶ queue ──▶ the first in it leads: takes a group, runs it as one commit,
-                                   appoints the next to lead, wakes those who have their answer
+                                   wakes the callers that have their answer, appoints the next leader
 
-While a leader waits for the disk the queue fills, so the slower the disk, the larger the groups. A caller that comes
-alone takes one lock and leads at once.
+While a leader waits for the disk the queue fills: the slower the disk, the larger the groups. A single caller takes one
+lock and leads at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tenure.storage.writer_lock import called_inside
 
 
 class Request:
-    """What one caller wants run, and its answer."""
+    """One caller's function, and its outcome."""
 
     __slots__ = ("error", "fn", "inside", "result", "settled", "thread", "turn")
 
@@ -32,9 +32,9 @@ class Request:
         self.inside = True
         self.result: Any = None
         self.error: BaseException | None = None
-        #: Whether the answer is final; until then a run may be repeated.
+        #: Whether the outcome is final; until then the function may run again.
         self.settled = False
-        #: Held until the caller has its answer, or is to lead. A caller that leads from the start has none.
+        #: Locked until the caller has its outcome or becomes the leader. None for a caller that leads at once.
         self.turn: threading.Lock | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -49,10 +49,10 @@ class Request:
 
 class Combiner:
     def __init__(self, run: Callable[[list[Request], Request], None], bound: int) -> None:
-        """`run(group, own)` settles the group, of which `own` is the leader's; what it leaves is run again."""
+        """`run(group, own)` settles up to `bound` requests, `own` the leader's. Unsettled ones run again."""
         self._run = run
         self._bound = bound
-        self._lock = threading.RLock()  # reentrant: a finalizer may come here at any point
+        self._lock = threading.RLock()  # reentrant: a finalizer may call this at any point
         self._idle = threading.Condition(self._lock)
         self._queue: deque[Request] = deque()
         self._leader: Request | None = None
@@ -60,6 +60,7 @@ class Combiner:
         self._stopped = False
 
     def submit(self, fn: Callable[[Any], Any]) -> Any:
+        """Run `fn` in a group, wait for its outcome, and return or raise it. Raises StoreClosed after `stop`."""
         request = Request(fn)
         try:
             self._line_up(request)
@@ -76,7 +77,7 @@ class Combiner:
 
     @under_lock
     def stop(self) -> bool:
-        """Take no more, and wait until all who came before have their answer. False if that was done before."""
+        """Accept no more requests, and wait until all earlier ones have their outcome. False: it was stopped before."""
         first = not self._stopped
         self._stopped = True
         while self._leader is not None:
@@ -85,14 +86,14 @@ class Combiner:
 
     @under_lock
     def _line_up(self, request: Request) -> None:
-        """Queue the request. If nobody leads, its caller does; else it gets a turn to wait for."""
+        """Queue the request. Without a leader its caller becomes one; else it gets a `turn` lock to wait for."""
         if self._stopped:
             raise StoreClosed("this store was closed")
         left = self._leader
         if left is not None and left.thread == request.thread:
             if left.inside:
                 raise called_inside()
-            self._abandon(left)  # an exception kept this thread from doing so: it leads nothing any more
+            self._abandon(left)  # an exception interrupted this thread before it could: it leads no longer
         self._queue.append(request)
         if self._leader is None:
             self._leader = request
@@ -115,16 +116,16 @@ class Combiner:
 
     @under_lock
     def _abandon(self, request: Request) -> None:
-        """Its caller was interrupted, wherever it was: nobody must wait for it to lead."""
+        """Remove a request whose caller was interrupted, so that no other caller waits for it to lead."""
         if request in self._queue:
             self._queue.remove(request)
         self._pass_on(request)
 
     @under_lock
     def _pass_on(self, leader: Request) -> None:
-        """The group has what answers it will get, the rest queue again, and the first in the queue leads.
+        """End this leader's turn: wake the settled callers, queue the others again, appoint the next leader.
 
-        Called by a leader once, or again if the first time was interrupted.
+        Idempotent: a leader calls it again if the first call was interrupted.
         """
         if self._leader is not leader:
             return

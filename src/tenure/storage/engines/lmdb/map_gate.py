@@ -1,8 +1,8 @@
-"""Who is inside the map: transactions, for a moment, and snapshots, for as long as they are held.
+"""A gate around LMDB's map: short transactions and open snapshots keep it from moving.
 
-The map moves when it grows, and a transaction that is inside would read unmapped memory. So a mover waits until the
-snapshots are closed, then keeps everyone out until those inside have left. While it waits for snapshots others still
-come and go: the holder of a snapshot may need a transaction to get done with it.
+The map moves when it grows, and an open transaction would then read unmapped memory. So the thread that grows it waits
+until the snapshots are closed, then keeps new transactions out until the running ones have ended. While it waits for
+snapshots, transactions may still run: the holder of a snapshot may need one to finish.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from threading import get_ident
 from tenure.errors import StoreClosed, Unavailable
 from tenure.locks import under_lock
 
-_LOOK_AGAIN = 0.05  # seconds; a snapshot that was dropped, not closed, tells nobody
+_LOOK_AGAIN = 0.05  # seconds; a snapshot that is garbage-collected without `close` notifies nobody
 
 
 class Gate:
     def __init__(self) -> None:
-        # Re-entrant, since the garbage collector may run a finalizer that comes here at any point.
+        # Reentrant: the garbage collector may run a finalizer that calls this at any point.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        #: The threads inside. A set, not a count: a thread is inside once, and one that an exception kept from leaving
-        #: is set right when it comes again.
+        #: The threads inside. A set, not a count: if an exception kept a thread from leaving, its next `enter` and
+        #: `leave` correct that.
         self._inside: set[int] = set()
         self._moving = False
         self._closed = False
-        #: Weakly held: a snapshot that nobody holds any more holds nothing up.
+        #: Weak references: a snapshot that its holder dropped must not block the map.
         self._snapshots: weakref.WeakSet[object] = weakref.WeakSet()
 
     @under_lock
     def enter(self) -> None:
+        """Wait while the map moves, then enter. Raises StoreClosed."""
         while self._moving:
             self._changed.wait()
         if self._closed:
@@ -43,14 +44,14 @@ class Gate:
 
     @under_lock
     def leave(self) -> None:
-        """Leaving twice is fine."""
+        """Leave; a thread that is not inside may call it too."""
         self._inside.discard(get_ident())
         if self._moving or self._closed:
             self._changed.notify_all()
 
     @under_lock
     def hold(self, snapshot: object) -> None:
-        """Called by one who is inside."""
+        """Register a snapshot. Requires: the caller is inside."""
         self._snapshots.add(snapshot)
 
     @under_lock
@@ -60,7 +61,7 @@ class Gate:
 
     @contextmanager
     def alone(self, patience: float) -> Iterator[None]:
-        """Nobody else is inside. `Unavailable` if that takes longer than `patience` seconds."""
+        """Run the body with no snapshot open and no other thread inside. Raises Unavailable after `patience` s."""
         deadline = time.monotonic() + patience
         with self._lock:
             while self._moving or self._snapshots:
@@ -85,9 +86,9 @@ class Gate:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """For one who is inside: all others have left, and nobody comes in. Snapshots stay open; nobody reads them."""
+        """Run the body with no other thread inside; snapshots stay open. Requires: the caller is inside."""
         with self._lock:
-            # A mover that waits for this one to leave keeps newcomers out already.
+            # A thread that waits in `alone` for this one to leave keeps newcomers out already.
             closing_here, self._moving = not self._moving, True
             try:
                 while self._inside - {get_ident()}:
@@ -100,7 +101,7 @@ class Gate:
 
     @under_lock
     def close(self) -> None:
-        """Let nobody in any more, and wait for those inside. Snapshots end here."""
+        """Let no thread in any more, wait until all have left, and forget the snapshots."""
         self._closed = True
         while self._inside - {get_ident()}:
             self._changed.wait()

@@ -1,4 +1,4 @@
-"""Opening a store: which process makes it, which one is alone with it, and whether all of its files are there."""
+"""Opening a store: which process creates it, whether it has the store alone, and whether all files are there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAST_MAP = 1 << 20
 
 
 def take(folder: Folder) -> tuple[bool, bool]:
-    """Lock the folder; says whether we are alone, and whether there is a store. If not, we are alone, and make it."""
+    """Lock the folder. Returns whether we have it alone, and whether a store exists; if none does, we are alone."""
     try:
         folder.check()
     except FormatError:
@@ -33,19 +33,19 @@ def take(folder: Folder) -> tuple[bool, bool]:
     while True:
         alone = folder.lock(shared=True)
         try:
-            existed = folder.check()  # again, since another process may have been making it until now
+            existed = folder.check()  # again: another process may have created it meanwhile
         except BaseException:
             folder.unlock()
             raise
         if alone or existed:
             return alone, existed
-        folder.unlock()  # its maker gave up
+        folder.unlock()  # the process that was creating it gave up
 
 
 def _wait_for_maker(folder: Folder) -> bool:
-    """A folder with files and no FORMAT may be a store in the making: wait for the process that has it locked.
+    """Wait while another process has the folder locked: files without FORMAT may be a store that it is creating.
 
-    Changes nothing.
+    Changes nothing. False: no process has ever locked it.
     """
     try:
         fd = os.open(folder.path / "OWNER", os.O_RDONLY | os.O_CLOEXEC)
@@ -70,7 +70,7 @@ def open_env(folder: Folder, map_size: int) -> lmdb.Environment:
                 mode=0o600,
             )
         except lmdb.MapResizedError:
-            size *= 2  # another process grew it between our looking and our mapping
+            size *= 2  # another process grew it meanwhile
         except lmdb.Error as exc:
             if "already open" in str(exc):
                 advice = "Share the open store: it is safe for threads."
@@ -80,7 +80,7 @@ def open_env(folder: Folder, map_size: int) -> lmdb.Environment:
 
 
 def databases(env: lmdb.Environment, txn: Txn, existed: bool) -> list[Any]:
-    """One a space, None for those that LMDB does not keep. In a store that exists none is made: one that is missing was lost."""
+    """A database for each space, None for those that LMDB does not keep. Raises Corrupt if an old store lacks one."""
     try:
         return [
             env.open_db(name.encode(), txn, create=not existed) if space in EVERYWHERE else None
@@ -93,10 +93,10 @@ def databases(env: lmdb.Environment, txn: Txn, existed: bool) -> list[Any]:
 
 
 class SharedWatermark(DurableWatermark):
-    """DurableWatermark that several processes note in one file."""
+    """A `DurableWatermark` that several processes record in one file."""
 
     def reach(self, number: int) -> None:
-        """Note it, unless another process has noted a later one. Two at once may leave the earlier, until the next."""
+        """Record `number` unless a later one is recorded. A race may leave the earlier number until the next call."""
         self._load(self._map[:])
         if number > self.durable:
             self.note(number, number)

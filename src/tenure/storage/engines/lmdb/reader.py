@@ -1,11 +1,10 @@
-"""Reading rows, every one of them checked, and the one place where the driver's errors become ours.
+"""Reads rows with a checksum for each, and translates the driver's errors.
 
-A stored row is its value and four bytes: the CRC-32 (little-endian) of space, key length, key and value. A CRC over
-something that ends with its own CRC is a constant, so one comparison checks a row, without taking it apart.
+A stored row is its value and four bytes: the CRC-32 (little-endian) of space, key length, key and value. The CRC of
+data followed by its own CRC is a constant, so one comparison checks a row without splitting it.
 
-A row that is not found needs a check too, since a flipped bit in a key, in the leaf or on the way to it, leads
-the search astray. Wherever it then ends, one of two things holds: a neighbour's CRC is wrong, or the neighbours are not
-before and after the key. So both are looked at.
+A missing row needs a check too: a flipped bit in a key, in a leaf or in a branch page, leads the search to a wrong
+position. There, either a neighbour's CRC is wrong, or the neighbours do not enclose the key. Both are checked.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CRC_BYTES = 4
 GOOD = 0x2144DF1C  # the CRC-32 of anything followed by its CRC-32
 SALTS = tuple((space + 1) << 16 for space in range(len(NAMES)))
 
-#: Where a key holds the id of its job.
+#: By space: the position of the job's id in a key.
 _JOB = {JOBS: slice(4, 20), STATE: slice(4, 20), NOTES: slice(4, 20), PAYLOAD: slice(4, 20)} | {
     READY: READY_JOB,
     DONE: slice(12, 28),
@@ -44,7 +43,7 @@ def seal(space: Space, key: bytes, value: bytes) -> bytes:
 
 
 def seal_all(space: Space, rows: Iterable[tuple[bytes, bytes | None]]) -> list[Row]:
-    """Those that have a value, sealed."""
+    """The rows that have a value, each with its CRC."""
     salt = SALTS[space]
     return [
         (key, value + crc32(value, crc32(key, salt + len(key))).to_bytes(4, "little"))
@@ -82,7 +81,7 @@ def translated(exc: lmdb.Error) -> TenureError:
     if isinstance(exc, _DAMAGE):
         return Corrupt(f"LMDB finds its file damaged: {exc}")
     if isinstance(exc, lmdb.BadTxnError):
-        # Its first error was met where the driver does not tell of one, in the middle of a walk: only damage does that.
+        # The first error occurred during an iteration, where the driver reports none: only damage causes that.
         return Corrupt(f"LMDB gave a transaction up, since it finds its file damaged: {exc}")
     if isinstance(exc, lmdb.BadValsizeError):
         return InvalidArgument(f"a key must have 1 to {KEY_BYTES} bytes")
@@ -103,7 +102,7 @@ class Rows:
     def __init__(self, txn: Txn, dbs: Sequence[Any]) -> None:
         self.txn = txn
         self.dbs = dbs
-        #: Set once LMDB itself has met an error: it may have given the whole transaction up.
+        #: Set once LMDB has reported an error: it may have aborted the whole transaction.
         self.broken: TenureError | None = None
 
     def get(self, space: Space, key: bytes) -> bytes | None:
@@ -132,7 +131,7 @@ class Rows:
         return [key for key, _ in self._walk(space, begin, end, limit, reverse)]
 
     def salvage(self, space: Space, begin: bytes, limit: int) -> tuple[list[Row], list[Corrupt]]:
-        """Sound rows, and the damage of others, each read for itself: neighbours prove nothing here."""
+        """The next rows, each checked on its own: undamaged rows, and an error for each damaged one."""
         rows: list[Row] = []
         damage: list[Corrupt] = []
         try:
@@ -186,7 +185,7 @@ class Rows:
         if not found:
             return []
         salt, rows, last = SALTS[space], [], begin
-        for row in islice(cursor, limit):  # from where it stands; one that is nowhere starts at the first row
+        for row in islice(cursor, limit):  # from its position; a cursor without one starts at the first row
             key, stored = row
             if crc32(stored, crc32(key, salt + len(key))) != GOOD:
                 raise damaged(space, key, "a row's checksum does not fit")
@@ -223,7 +222,7 @@ class Rows:
         found = cursor.set_range(key)
         if found:
             self._after(cursor, space, key)
-            if cursor.key() == key:  # so the way to it is damaged, and only a step sideways led here
+            if cursor.key() == key:  # a branch page is damaged: the search by key missed the row
                 raise damaged(space, key, "a row is out of order")
         self._before(cursor, space, key, found)
 
@@ -234,7 +233,7 @@ class Rows:
             raise damaged(space, here, "a row is out of order")
 
     def _before(self, cursor: Cursor, space: Space, key: bytes, found: bool) -> bool:
-        """Step back to the row before `key` (from its place, or from the end if nothing was found), if there is one."""
+        """Step back to the row before `key` and check it; False: there is none. `found`: the cursor is on a row."""
         if cursor.prev():
             here, stored = cursor.item()
             check(space, here, stored)
@@ -254,7 +253,7 @@ class Rows:
         return self.txn.cursor(self.dbs[space])
 
     def _failed(self, exc: lmdb.Error) -> TenureError:
-        # What comes after the first error of a transaction only says that there was one.
+        # Later errors of a transaction only say that there was an earlier one.
         if self.broken is None:
             self.broken = translated(exc)
         return self.broken

@@ -1,4 +1,4 @@
-"""A copy of a store, opened to be read: by any process, and by many at once."""
+"""A copy of a store, opened for reading by any number of processes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tenure.storage.engines.rocksdb.iterators import backward, check_status, for
 from tenure.storage.engines.rocksdb.opening import translated
 from tenure.storage.keyspace import LAST, NAMES
 
-#: Scans read each block once: a cache would only hold what is behind them.
+#: Small: scans read each block once.
 _CACHE_BYTES = 8 * 1024 * 1024
-#: A file's number, in the list that RocksDB makes of a space's files.
+#: A file's number in RocksDB's list of a space's files.
 _FILE = re.compile(r"^ (\d+):", re.MULTILINE)
 
 
 class RocksCopy(Snapshot):
     """`storage.engine.Snapshot` on a checkpoint.
 
-    The driver's `items()` takes a third of the time of its iterator, and ends at damage as if that were the end. So a
-    scan that ends before its limit is looked at again, from behind its last row, with the iterator, which tells.
+    The driver's `items()` takes a third of the time of its raw iterator, but ends silently at damage. So when a scan
+    ends before its limit, the raw iterator seeks past the last row and checks that nothing follows.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +40,7 @@ class RocksCopy(Snapshot):
             return made
 
         try:
-            there = set(Rdict.list_cf(str(path), options()))  # an older store's copy lacks what was added since
+            there = set(Rdict.list_cf(str(path), options()))  # a copy of an older store lacks newer spaces
             self._db = Rdict(
                 str(path),
                 options(),
@@ -83,7 +83,7 @@ class RocksCopy(Snapshot):
         bounded = _until(end)
         rows: list[Row] = list(islice(table.items(from_key=begin, read_opt=bounded), limit))
         if len(rows) < limit:
-            _nothing_follows(table.iter(bounded), rows[-1][0] + b"\0" if rows else begin)
+            _check_end(table.iter(bounded), rows[-1][0] + b"\0" if rows else begin)
         return rows
 
     def keys(
@@ -97,7 +97,7 @@ class RocksCopy(Snapshot):
         bounded = _until(end)
         keys: list[bytes] = list(islice(table.keys(from_key=begin, read_opt=bounded), limit))
         if len(keys) < limit:
-            _nothing_follows(table.iter(bounded), keys[-1] + b"\0" if keys else begin)
+            _check_end(table.iter(bounded), keys[-1] + b"\0" if keys else begin)
         return keys
 
     def walk(self, space: Space, begin: bytes, end: bytes) -> Walk:
@@ -109,14 +109,14 @@ class RocksCopy(Snapshot):
         return ([] if table is None else forward(table.iter(), begin, LAST, limit)), []
 
     def extents(self, space: Space) -> list[Extent]:
-        """Its files, of which it is known what they begin and end with. A checkpoint has all of its rows in files."""
+        """One extent for each sorted file, by its first and last keys. A checkpoint has all rows in files."""
         table = self._tables[space]
         if table is None:
             return []
         own = {int(number) for number in _FILE.findall(table.property_value("rocksdb.sstables") or "")}
         return [
             Extent(file["start_key"], file["end_key"], file["num_entries"])
-            for file in self._db.live_files()  # of all spaces, and none says which is its own
+            for file in self._db.live_files()  # files of all spaces, without the space
             if int(Path(file["name"]).stem) in own
         ]
 
@@ -126,7 +126,7 @@ class RocksCopy(Snapshot):
 
 
 class _CopyWalk(Walk):
-    """One of the driver's iterators, kept where it is between two looks."""
+    """A `Walk` on one iterator of the driver, which keeps its position between two calls."""
 
     def __init__(self, table: Any, begin: bytes, end: bytes) -> None:
         self._table, self._begin, self._end = table, begin, end
@@ -137,11 +137,12 @@ class _CopyWalk(Walk):
         if rows:
             self._begin = rows[-1][0] + b"\0"
         if len(rows) < limit:
-            _nothing_follows(self._table.iter(_until(self._end)), self._begin)
+            _check_end(self._table.iter(_until(self._end)), self._begin)
         return rows
 
 
-def _nothing_follows(iterator: Any, begin: bytes) -> None:
+def _check_end(iterator: Any, begin: bytes) -> None:
+    """Raise Corrupt if there is a row at or after `begin`, or the iterator meets damage."""
     iterator.seek(begin)
     if iterator.valid():
         raise Corrupt("a scan ended before its end", key=iterator.key())
@@ -151,7 +152,7 @@ def _nothing_follows(iterator: Any, begin: bytes) -> None:
 def _until(end: bytes) -> ReadOptions:
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
-    # It reads ahead by itself, up to 256 KiB once it sees that blocks are read in a row: as much as the processor's
-    # cache holds until their rows are taken out.
-    options.fill_cache(False)  # type: ignore[call-arg]  # its stub forgets the argument
+    # RocksDB's automatic readahead (up to 256 KiB for sequential reads) suits the processor's cache: no larger one is
+    # set.
+    options.fill_cache(False)  # type: ignore[call-arg]  # the driver's stub lacks the argument
     return options

@@ -1,11 +1,10 @@
-"""A forked child of a process that has used RocksDB: how it ends, and why it opens no database.
+"""A forked child of a process that has used RocksDB: how it exits, and why it must not open a database.
 
-RocksDB has one pool of background threads in a process, and joins them when the process exits, in a destructor that the
-C library runs after Python has ended. A forked child has the pool, but not its threads: joining them is a crash
-(SIGSEGV). So a child ends without the destructors: once Python has ended and C's own output is flushed, it calls
-`_exit` with its exit code.
+RocksDB has one pool of background threads in a process. A destructor, which the C library runs after Python has ended,
+joins them. A forked child has the pool but not its threads, and crashes when it joins them (SIGSEGV). So a child skips
+the destructors: once Python has ended and C's output is flushed, it calls `_exit` with its exit code.
 
-For the same reason the first flush of a database that such a child opened would wait for ever: it is refused.
+For the same reason the first flush of a database that such a child opened would wait for ever: opening one is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _inherited = False
 
 
 def arm() -> None:
-    """From now on the process has threads of RocksDB, for as long as it lives: see to its future children."""
+    """Call before the first database is opened: prepares the children that this process may fork later."""
     global _armed
     if not _armed:
         _armed = True
@@ -32,8 +31,8 @@ def refuse_inherited_pool() -> None:
     """Raises OpenError if this process is a forked child of one that has used RocksDB."""
     if _inherited:
         raise OpenError(
-            "this process was forked from one that had used RocksDB, whose background threads it does not have: start it"
-            ' by spawn (multiprocessing.get_context("spawn")), or fork before the first store is opened'
+            "this process was forked from one that had used RocksDB, whose background threads it does not have:"
+            ' start it by spawn (multiprocessing.get_context("spawn")), or fork before the first store is opened'
         )
 
 
@@ -48,6 +47,6 @@ def _end_without_destructors() -> None:
     first.
     """
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc's: it hands the exit code over
+    if hasattr(libc, "on_exit"):  # of glibc: passes the exit code to the function
         libc.on_exit(libc._exit, None)
         libc.__cxa_atexit(libc.fflush, None, None)

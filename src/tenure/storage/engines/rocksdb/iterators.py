@@ -1,4 +1,4 @@
-"""The driver's iterators, walked so that damage is never taken for the end."""
+"""Scans with the driver's iterators that report damage instead of ending at it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from tenure.storage.scan_heads import Front
 
 
 def until(end: bytes) -> ReadOptions:
+    """Read options with an upper bound."""
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
     return options
 
 
 def forward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    """Up to `limit` rows with begin <= key < end, in ascending order. Raises Corrupt."""
     rows: list[Row] = []
     key, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
     iterator.seek(begin)
@@ -35,21 +37,22 @@ def forward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
     return rows
 
 
-#: From here on the driver is asked for keys by its own iteration: one step for each instead of three.
+#: From this limit on the driver's own iteration is used: one call for each key instead of three.
 _MANY = 16
 
 
 def first_keys(table: Any, begin: bytes, end: bytes, bound: bytes, limit: int) -> list[bytes] | None:
-    """As `forward_keys`, of many, in a third of the steps; None if they may not be all there is: only a walk can tell."""
+    """As `forward_keys`, in a third of the calls. None: use `forward_keys`, which can tell damage from the end."""
     if limit < _MANY:
         return None
     keys: list[bytes] = list(islice(table.keys(from_key=begin, read_opt=until(bound)), limit))
     if len(keys) < limit:
-        return None  # at the end, or at damage
+        return None  # it ended at the last key, or at damage
     return keys if keys[-1] < end else keys[: bisect_left(keys, end)]
 
 
 def forward_keys(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[bytes]:
+    """Up to `limit` keys with begin <= key < end, in ascending order. Raises Corrupt."""
     keys: list[bytes] = []
     key, step, valid, add = iterator.key, iterator.next, iterator.valid, keys.append
     iterator.seek(begin)
@@ -66,7 +69,7 @@ def forward_keys(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[by
 
 
 def at_keys(iterator: Any, keys: Sequence[bytes]) -> list[bytes | None]:
-    """The values at these keys, in whatever order they are asked for; quick if they are neighbours."""
+    """The values of these keys, in their order; fast if successive keys are neighbours. Raises Corrupt."""
     key, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
     values: list[bytes | None] = []
     at = None
@@ -93,6 +96,7 @@ def at_keys(iterator: Any, keys: Sequence[bytes]) -> list[bytes | None]:
 
 
 def backward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    """Up to `limit` rows with begin <= key < end, in descending order. Raises Corrupt."""
     rows: list[Row] = []
     if end >= LAST:
         iterator.seek_to_last()
@@ -109,8 +113,8 @@ def backward(iterator: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
     return rows
 
 
-def here(iterator: Any, front: Front) -> bytes:
-    """The first key a scan that found nothing stopped at: the front begins there, or is empty."""
+def next_head(iterator: Any, front: Front) -> bytes:
+    """The new head of a front after a scan found nothing: the iterator's key, or the end of an empty front."""
     if iterator.valid():
         key: bytes = iterator.key()
         return key
@@ -118,7 +122,7 @@ def here(iterator: Any, front: Front) -> bytes:
 
 
 def check_status(iterator: Any) -> None:
-    """An iterator that is no longer valid has reached the end, or met damage: only `status` tells which."""
+    """Raise Corrupt if an iterator became invalid at damage. Only `status` tells that from the end."""
     try:
         iterator.status()
     except Exception as exc:

@@ -1,17 +1,17 @@
-"""`storage.engine.Loader`: sorted files become part of the database, together with one commit, or not at all.
+"""`storage.engine.Loader`: ingests sorted files together with one commit, atomically.
 
-An ingest goes around the log and takes one space a call, so a kill may fall between two. Therefore:
+An ingest bypasses the log and handles one space at a time, so a kill may fall between two of them. Therefore:
 
     under the writer's lock
-      1  the log is made durable           what was committed before stays before
-      2  the intent is committed, durable  from here on the load will happen: the next process that opens the store finishes it
-      3  the files are ingested            space by space
-      4  the last commit, durable          counters, journal and marker; it removes the intent
-      5  memory is forgotten               scans find the new rows again
+      1  sync the log                      earlier commits are durable before the load
+      2  commit and sync the intent        from here on the load must happen: if need be, at the next opening
+      3  ingest the files                  space by space
+      4  commit and sync the last rows     counters, journal and marker; this commit removes the intent
+      5  clear the caches                  so that scans find the new rows
 
-A failure after 2 stops the engine, as any failed write does; opening it again goes on from there. Files are taken by a
-link, so that they are still there to be taken again; the second time by a copy, since the database may have marked the
-first as its own.
+A failure after 2 stops the engine, as any failed write does; reopening the store continues the load. Files are ingested
+through a hard link, so that they can be ingested again; the second time as a copy, since the database may own the
+first file already.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class RocksLoader:
     def __init__(self, engine: RocksEngine) -> None:
         self._engine = engine
-        #: Told of each step as it is done: for tests that end the process there.
+        #: Called after each step; tests end the process there.
         self.after: Callable[[str], None] = lambda step: None
 
     def write_table(self, path: str, rows: Iterable[Row]) -> None:
@@ -78,7 +78,7 @@ class RocksLoader:
             engine.apply(transaction)
         except BaseException as exc:
             if engine._stopped is None:
-                # The intent stands: nothing may be written before the load is whole.
+                # The intent is committed: nothing may be written before the load is complete.
                 failed = exc if isinstance(exc, Exception) else Unavailable("it was interrupted")
                 engine._stop(failed)
                 if not isinstance(exc, TenureError) and isinstance(exc, Exception):

@@ -1,27 +1,26 @@
-"""Whether the database's logs follow on from one another: asked before RocksDB opens them.
+"""Checks, before RocksDB opens a database, that its logs are contiguous.
 
-RocksDB starts a new log now and then, and the operating system writes files back in any order. So after a power cut the
-newer log may be there while the end of the older one is not. RocksDB notices an older log that ends inside a record,
-and stops there. One that ends between two records looks whole to it: it would go on with the newer log, and the store
-would have a hole.
+RocksDB starts a new log now and then, and the operating system writes files back in any order. So after a power loss
+the newer log may exist while the end of the older one is missing. RocksDB detects an older log that ends inside a
+record, and stops there. A log that ends between two records looks complete to it: it would continue with the newer log,
+and the store would have a hole.
 
-Every record of a log holds the sequence number of its first row and the count of its rows, so a hole shows as a number
-that is skipped between two logs:
+Every record of a log holds the sequence number of its first row and the number of its rows, so a hole is a gap in the
+sequence numbers between two logs:
 
     000012.log   … 4711 4712 4713 |           the rest did not reach the disk
     000015.log   4720 4721 …                   4714 to 4719 are missing: this log and those after it are set aside
 
-A skipped number is a hole only if the tables (the `.sst` files) do not reach it either: taking in a file of rows uses a
-sequence number and writes no record, and a log that is no longer needed may be left over beside newer ones. Both are
-told apart by opening the database without its logs, in a folder of its own, which is done only for logs that look
-broken.
+Such a gap is a hole only if the tables (the `.sst` files) do not contain those rows either: ingesting a file uses a
+sequence number without a log record, and an obsolete log may be left beside newer ones. To decide, the database is
+opened without its logs, in a folder of its own; this is done only if the logs have a gap.
 
-Inside a log, too, pages are written back in any order, and one that was not reads as zeros (`log_room`). RocksDB skips
-the rest of a block from where a record begins with zeros; it would go on behind, if the next block happens to begin with
-a record. So a log with zeros before its last byte is looked through, and cut where they take a record's place.
+Inside a log, too, pages are written back in any order, and a page that was not written reads as zeros (`log_room`).
+Where a record begins with zeros, RocksDB skips the rest of the block, and continues if the next block happens to begin
+with a record. So a log with zeros before its last byte is scanned, and cut where zeros are in the place of a record.
 
-The format of a log is RocksDB's: blocks of 32 KiB; in them fragments of records, each behind a header of seven bytes (CRC,
-length, kind); the record is a write batch, which begins with sequence number and count.
+The log's format is RocksDB's: blocks of 32 KiB with fragments of records, each after a header of seven bytes (CRC,
+length, kind). A record is a write batch, which begins with sequence number and count.
 """
 
 from __future__ import annotations
@@ -41,41 +40,41 @@ from tenure.storage.keyspace import NAMES
 _BLOCK = 32 * 1024
 _HEADER = Struct("<IHB")
 _BATCH = Struct("<QI")
-#: The least that a disk writes at once, not written.
+#: A sector that was not written.
 _NOT_WRITTEN = bytes(512)
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-#: Files of the database that a look without its logs does not need.
+#: Files that are not needed to open the database without its logs.
 _NOT_LOOKED_AT = (".log", ".dbtmp")
 
 
 class Hole(NamedTuple):
-    """A place where logs do not follow on from one another."""
+    """Sequence numbers that are missing between two logs."""
 
-    #: The last sequence number before it, and the first behind it.
+    #: The last sequence number before the hole, and the first after it.
     reaches: int
-    goes_on: int
-    #: The logs behind it, oldest first.
+    resumes_at: int
+    #: The logs after it, oldest first.
     behind: tuple[Path, ...]
 
 
 class Gap(NamedTuple):
-    """Zeros where a record of a log would begin, with other bytes behind them."""
+    """Zeros in a log in the place of a record, with other bytes after them."""
 
     log: Path
-    #: Where the last whole record before them ends, and the last sequence number there; 0: the log begins with them.
+    #: The end of the last complete record before them, and its last sequence number; 0: the log begins with zeros.
     at: int
     reaches: int
 
 
 class Tables(NamedTuple):
-    """What the database holds without its logs."""
+    """The contents of the database without its logs."""
 
     reaches: int  # the largest sequence number
     oldest_log: int  # the number of the oldest log that is still needed
 
 
 def find_hole(db: Path) -> Hole | None:
-    """The first hole between the logs of a database that nobody has open; None if there is none."""
+    """The first hole between the logs; None if there is none. Requires: no process has the database open."""
     logs = sorted(db.glob("*.log"), key=_number)
     if len(logs) < 2 or _hole(logs, None) is None:
         return None
@@ -85,7 +84,7 @@ def find_hole(db: Path) -> Hole | None:
 
 
 def find_gap(db: Path) -> Gap | None:
-    """The first log that has one, of a database that nobody has open."""
+    """The first gap inside a log; None if there is none. Requires: no process has the database open."""
     for log in sorted(db.glob("*.log"), key=_number):
         data = log.read_bytes()
         written = len(data.rstrip(b"\0"))
@@ -101,7 +100,7 @@ def find_gap(db: Path) -> Gap | None:
 
 
 def close_gap(gap: Gap, into: Path) -> None:
-    """Cut the log before the gap; the whole of it is kept in another folder."""
+    """Cut the log before the gap, and keep a complete copy of it in the folder `into`."""
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = _unused(into, gap.log.name)
     shutil.copyfile(gap.log, kept)
@@ -112,17 +111,17 @@ def close_gap(gap: Gap, into: Path) -> None:
 
 
 def set_aside(hole: Hole, into: Path) -> None:
-    """Take the logs behind a hole out of the database, so that it opens to what lies before the hole."""
+    """Move the logs after a hole to the folder `into`, so that the database opens with the rows before the hole."""
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for log in reversed(hole.behind):  # the newest first: interrupted, there is still the same hole
+    for log in reversed(hole.behind):  # the newest first: if this is interrupted, the same hole is found again
         os.replace(log, _unused(into, log.name))
     sync_folder(into)
     sync_folder(hole.behind[0].parent)
 
 
 def _hole(logs: list[Path], reaches: int | None) -> Hole | None:
-    """The first number that is skipped; `reaches`: how far the tables do (None: not known, and any log may be the
-    first).
+    """The first hole between these logs. `reaches`: the tables' last sequence number; None: not known, any log may be
+    the first.
     """
     empty = False
     for index, log in enumerate(logs):
@@ -135,7 +134,7 @@ def _hole(logs: list[Path], reaches: int | None) -> Hole | None:
         if reaches is not None and begins > reaches + 1:
             return Hole(reaches, begins, tuple(logs[index:]))
         if reaches is None and empty:
-            return Hole(0, begins, tuple(logs[index:]))  # looks like one: an empty log is never left for another
+            return Hole(0, begins, tuple(logs[index:]))  # suspicious: RocksDB does not start a log after an empty one
         if index < len(logs) - 1:
             for batch in _batches(data):
                 reaches = max(reaches or 0, batch.begins + batch.rows - 1)
@@ -151,7 +150,7 @@ class _Batch(NamedTuple):
 
 
 def _batches(data: bytes) -> Iterator[_Batch]:
-    """Each batch of a log that is whole, in order."""
+    """The complete batches of a log, in order."""
     at, end = 0, len(data)
     begun: bytes | None = None
     while at + _HEADER.size <= end:
@@ -163,7 +162,7 @@ def _batches(data: bytes) -> Iterator[_Batch]:
         body = at + _HEADER.size
         at = body + length
         if (kind == 0 and length == 0) or at > end:
-            return  # zeros where a record would begin, or a record that is cut short
+            return  # zeros in the place of a record, or an incomplete record
         if kind == _WHOLE:
             begins, rows = _BATCH.unpack_from(data, body)
             yield _Batch(begins, rows, at)
@@ -180,7 +179,7 @@ def _batches(data: bytes) -> Iterator[_Batch]:
 
 
 def _tables(db: Path) -> Tables:
-    """Open the database without its logs, read-only, by links in a folder beside it."""
+    """Open the database without its logs, read-only, through hard links in a folder beside it."""
     beside = db.with_name("db.tables")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(mode=0o700)

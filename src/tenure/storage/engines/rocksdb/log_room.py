@@ -1,12 +1,12 @@
-"""Zeros ahead of the log's end, where every commit is synced: a sync of bytes that replace others is cheaper.
+"""Zeros written after the log's end, at durability `disk`: a sync that overwrites existing bytes is cheaper.
 
-A log that grows changes its file's length and takes new blocks with each commit, which the file system has to make
-durable too. Written over zeros that are there already, 500 bytes took 141 instead of 176 us, 20 KB 298 instead of 517, and
-60 KB 433 instead of 808 (ext4, medians of write and sync, in turn in one process).
+When a log grows, the file system has to make its new length and new blocks durable with each commit. Written over
+existing zeros, 500 bytes took 141 instead of 176 us, 20 KB 298 instead of 517, and 60 KB 433 instead of 808 (ext4,
+medians of write and sync, in turn in one process).
 
-RocksDB writes at its own position in the file, and cuts the file to that when it closes the log. The zeros are written
-behind the file's end, under the writer's lock: RocksDB writes nothing meanwhile. After a crash the log ends in zeros,
-which its recovery and `log_continuity` take for the end.
+RocksDB writes at its own position in the file, and truncates the file to it when it closes the log. The zeros are
+written after the file's end, under the writer's lock, so RocksDB writes nothing meanwhile. After a crash the log ends
+in zeros, which RocksDB's recovery and `log_continuity` take for the end.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: Zeros that are written at once.
+#: How many zeros are written at a time.
 ROOM = 1024 * 1024
-#: Bytes of batches after which there may be too little room; what a log adds to each batch is less than the rest.
+#: Write zeros again after this many bytes of batches: the rest of `ROOM` is more than the log adds to them.
 ENOUGH = ROOM // 4 * 3
-#: The first zeros are written after so many bytes: a store that is opened for a few commits does without.
+#: The first zeros are written after this many bytes: a store that is opened for a few commits needs none.
 FIRST = 16 * 1024
-#: Larger commits, on average, are not worth it: every byte is written twice.
+#: If commits are larger on average, no zeros are written: every byte would be written twice.
 _LARGE = 64 * 1024
 _ZEROS = bytes(ROOM)
 
 
 class LogRoom:
-    """Needs the writer's lock held for everything."""
+    """Writes zeros after the log's end. Requires for every call: the writer's lock is held."""
 
     def __init__(self, db: Path) -> None:
         self._db = db
@@ -35,7 +35,7 @@ class LogRoom:
         self._commits = 0
 
     def wrote(self, size: int, commits: int) -> None:
-        """So many bytes more are in the log, of so many commits."""
+        """Count `size` bytes of `commits` commits that were written to the log; write zeros when needed."""
         self._bytes += size
         self._commits += commits
         if self._bytes >= ENOUGH:
@@ -45,14 +45,14 @@ class LogRoom:
                 self._write()
 
     def _write(self) -> None:
-        """Zeros behind the end of the newest log. Without room on the disk there are none, and the log grows as ever."""
+        """Write zeros after the end of the newest log. On a full disk it writes none, and the log grows without."""
         newest = max(self._db.glob("*.log"), key=lambda log: int(log.stem), default=None)
         if newest is None:
             return
         try:
             handle = os.open(newest, os.O_WRONLY)
         except OSError:
-            return  # no file handle is left: the next commit may have one
+            return  # no file handle is left: a later commit tries again
         try:
             end = os.fstat(handle).st_size
             try:

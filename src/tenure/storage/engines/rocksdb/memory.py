@@ -1,7 +1,7 @@
-"""What the owner keeps in memory beside the database: recent rows, where scans begin, counters.
+"""Caches beside the database: recent rows, where scans begin, counters.
 
-All of it can be read again from the database, and is (`forget`) whenever a commit was interrupted. Everything here
-requires that the writer's lock is held.
+All of it can be read again from the database; `forget` clears it whenever a commit was interrupted. Requires for every
+call: the writer's lock is held.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from itertools import islice
 from tenure.storage.keyspace import COUNTERS, FRONTS, GROUPS, JOBS, JOURNAL, LEASES, NAMES, STATE
 from tenure.storage.scan_heads import ScanHeads
 
-#: Read again soon after they are written, by the claim and the ack of a job: the newest of them stay in memory.
+#: Spaces whose newest rows are cached: the claim and the ack of a job read them again soon after they are written.
 RECENT_SPACES = (JOBS, STATE, LEASES, GROUPS)
-#: Bytes written after which the older half of the recent rows is dropped. They bound the memory that these take.
+#: After this many written bytes the older half of the recent rows is dropped. This bounds the cache.
 RECENT_BYTES = 8 * 1024 * 1024
 
 
 class Memory:
     def __init__(self) -> None:
-        #: By space: its newest rows, the oldest first; None where they are not kept.
+        #: By space: its newest rows, the oldest first; None: not cached.
         self.recent: list[dict[bytes, bytes] | None] = [
             {} if space in RECENT_SPACES else None for space in range(len(NAMES))
         ]
-        #: By space: where its scans begin; None where that is not remembered.
+        #: By space: where its scans begin; None: not cached.
         self.heads = [ScanHeads(space) if space in FRONTS else None for space in range(len(NAMES))]
-        #: Counters, as last written.
+        #: The counters' last written values.
         self.counts: dict[bytes, int] = {}
         self._written = 0
 
     def forget(self) -> None:
-        """Throw all of it away: it may differ from what is stored."""
+        """Clear all caches: they may differ from the database."""
         self._forget_rows()
         for heads in self.heads:
             if heads is not None:
@@ -39,9 +39,9 @@ class Memory:
         self.counts.clear()
 
     def learner(self, space: int) -> Callable[[bytes, bytes | None], None] | None:
-        """What to call for a row of this space that is put, or deleted (None); None: nothing need be told.
+        """The function to call with each row of this space that is put or deleted (value None); None: there is none.
 
-        Recent rows are not told: the engine writes into them itself.
+        It does not update `recent`: the engine does that itself.
         """
         heads = self.heads[space]
         if heads is not None and space != JOURNAL:
@@ -52,7 +52,7 @@ class Memory:
         self.counts.pop(key, None)
 
     def wrote(self, size: int) -> None:
-        """So many bytes were written: drop the older half of the recent rows once in a while."""
+        """Count written bytes; drop the older half of the recent rows each time they reach `RECENT_BYTES`."""
         self._written += size
         if self._written < RECENT_BYTES:
             return
@@ -71,7 +71,7 @@ class Memory:
                 rows.clear()
 
     def delete_range(self, space: int, begin: bytes, end: bytes) -> None:
-        """These rows are being deleted."""
+        """Update the caches for a range delete."""
         if space == COUNTERS:
             for key in [key for key in self.counts if begin <= key < end]:
                 del self.counts[key]

@@ -1,4 +1,4 @@
-"""Opening RocksDB, and its errors as ours."""
+"""Opens RocksDB, and translates its errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tenure.storage.keyspace import DEDUP, JOBS, NAMES, REQUESTS, STATE
 
 Mode = Literal["low_space", "high_throughput"]
 
-#: Looked up by key more than scanned: a filter saves the read of a key that is not there.
+#: Spaces that are read by key more than scanned: a Bloom filter saves the read of a missing key.
 _POINT_SPACES = (JOBS, STATE, DEDUP, REQUESTS)
 
 
 def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
-    """Open the database, and make it if it is not there. Raises Corrupt, OpenError (also in some forked children)."""
+    """Open the database, or create it. Raises Corrupt, OpenError (also in a forked child, see `fork_exit`)."""
     roomy = mode == "high_throughput"
     cache = Cache(cache_capacity)
 
@@ -42,8 +42,7 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
         return made
 
     whole = options()
-    # point_in_time opens after a power cut that left zeros at the log's end; `DurableWatermark` tells if it dropped
-    # more.
+    # point_in_time opens a log that ends in zeros after a power loss; `DurableWatermark` detects if it dropped more.
     whole.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     whole.set_max_total_wal_size(BUFFER_BYTES)
     whole.set_max_background_jobs(2)
@@ -61,7 +60,7 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
 
 
 def translated(exc: Exception) -> TenureError:
-    """The driver's errors, as ours. It raises plain exceptions: only their text tells them apart."""
+    """Our error for one of the driver, which raises plain exceptions: only their text tells them apart."""
     text = str(exc)
     if isinstance(exc, TenureError):
         return exc

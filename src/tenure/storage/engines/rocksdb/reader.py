@@ -1,4 +1,4 @@
-"""Reading the newest moment. The caller holds the writer's lock."""
+"""Reads the newest committed rows. Requires: the writer's lock is held."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenure.storage.engines.rocksdb.iterators import (
     first_keys,
     forward,
     forward_keys,
-    here,
+    next_head,
     until,
 )
 from tenure.storage.engines.rocksdb.opening import translated
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from tenure.storage.engines.rocksdb.memory import Memory
     from tenure.storage.writer_lock import WriterLock
 
-#: As many rows are read by walking from one to the next, where they are likely to be neighbours.
+#: From this many rows on, an iterator steps from key to key: the keys are likely to be neighbours.
 WORTH_WALKING = 8
-#: Spaces whose first keys are read ahead: claims take the first again and again.
+#: Spaces whose first keys are read ahead: claims take the first keys repeatedly.
 _READ_AHEAD = (READY, SEGMENT_READY, TURNS)
-#: Options with an upper bound that are kept: one for each front that is read again and again.
+#: How many read options with an upper bound are cached, one for each front.
 _BOUNDS_KEPT = 1000
 
 
@@ -73,7 +73,7 @@ class RocksReader:
         return found
 
     def _stored(self, space: Space, keys: Any) -> Any:
-        """Jobs that were enqueued together lie together: stepping costs half of looking each of them up."""
+        """Values from the database. Jobs of a batch are neighbours: stepping takes half the time of single lookups."""
         if len(keys) < WORTH_WALKING:
             return self._tables[space].get(keys)
         return at_keys(self._tables[space].iter(), keys)
@@ -89,10 +89,10 @@ class RocksReader:
             return forward(self._tables[space].iter(until(end)), begin, end, limit)
         if front.head >= end or limit <= 0:
             return []
-        # Bounded by the front, not by the range: the first key past the range is worth knowing too.
+        # Bounded by the front, not by the range: the first key after the range becomes the new head.
         iterator = self._tables[space].iter(self._bound(front.end))
         rows = forward(iterator, front.head, end, limit)
-        front.head = rows[0][0] if rows else here(iterator, front)
+        front.head = rows[0][0] if rows else next_head(iterator, front)
         return rows
 
     def keys(
@@ -116,13 +116,13 @@ class RocksReader:
             iterator = self._tables[space].iter(self._bound(front.end))
             keys = forward_keys(iterator, front.head, end, limit)
             if not keys:
-                front.head = here(iterator, front)
+                front.head = next_head(iterator, front)
                 return keys
         front.head = keys[0]
         return keys
 
     def _from_ahead(self, front: Front, end: bytes, limit: int) -> list[bytes]:
-        """The first keys, all of which were read ahead."""
+        """The first keys, from those that were read ahead."""
         ahead = front.ahead
         if not ahead:
             front.head = front.emptied
@@ -134,7 +134,7 @@ class RocksReader:
         return keys
 
     def _first(self, space: Space, front: Front, end: bytes, limit: int) -> list[bytes]:
-        """The first few keys. The next claim is likely to want the next key, so a few are read ahead."""
+        """The first few keys. Reads a few more ahead, which the next claims are likely to need."""
         iterator = self._tables[space].iter(self._bound(front.end))
         iterator.seek(front.head)
         if not iterator.valid():
@@ -150,14 +150,14 @@ class RocksReader:
         return [key] if key < end else []
 
     def _read_ahead(self, front: Front, iterator: Any, least: int) -> None:
-        """Remember the keys from the iterator's position on, `least` of them at least. Raises if damage lies before that."""
+        """Keep the keys from the iterator's position on in `front.ahead`, at least `least`. Raises if damage lies before that."""
         ahead: list[bytes] = []
         whole = False
         for _ in range(max(front.reach, least)):
             ahead.append(iterator.key())
             iterator.next()
             if not iterator.valid():
-                # Damage is an error for the caller that comes to it.
+                # Damage raises for the caller that reads that far.
                 with suppress(TenureError) if len(ahead) >= least else nullcontext():
                     check_status(iterator)
                     whole = True
@@ -166,7 +166,7 @@ class RocksReader:
         front.ahead, front.whole = ahead, whole
 
     def _bound(self, end: bytes) -> Any:
-        """Read options that end there. Made once for each front."""
+        """Read options with this upper bound, made once for each front."""
         options = self._bounds.get(end)
         if options is None:
             if len(self._bounds) > _BOUNDS_KEPT:
@@ -175,13 +175,13 @@ class RocksReader:
         return options
 
     def close(self) -> None:
-        """Let go of the driver's objects, which keep its lock for as long as they live."""
+        """Release the driver's objects, which hold the database's lock as long as they exist."""
         self._tables = ()
         self._bounds.clear()
 
 
 class CheckedReader(RocksReader):
-    """Asserts at every read that the writer's lock is held: for debug runs."""
+    """Asserts at every read that the writer's lock is held; for debug runs."""
 
     def __init__(self, tables: Sequence[Any], memory: Memory, writer: WriterLock) -> None:
         super().__init__(tables, memory)

@@ -1,9 +1,8 @@
-"""Opening a database that may have been through a crash: it holds a prefix of its history, or it is refused.
+"""Opens a database, perhaps after a crash: with a prefix of its history, or not at all.
 
-The engine also opens its database anew while it is in use, after a write that failed for want of space or of file
-handles: RocksDB takes no more writes then. That is as safe as ending the process and opening the store in the next one:
-what was written to the log is read again and put into tables, which are synced, before anything new is written to a new
-log.
+The engine also reopens its database while the store is in use, after a write that failed because the disk was full or
+no file handle was left: RocksDB accepts no more writes then. That is as safe as a restart of the process: RocksDB
+replays the log into tables and syncs them before it writes to a new log.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ class Recovered(NamedTuple):
     watermark: DurableWatermark
     #: The log's last sequence number.
     sequence: int
-    #: What was found, for the user.
+    #: Warnings for the user.
     remarks: tuple[str, ...]
 
 
 def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Recovered:
-    """Open the folder's database. The caller holds the folder's lock.
+    """Open the folder's database. Requires: the folder's lock is held.
 
-    Logs behind a hole, and those with a gap (see `log_continuity`), are moved to the folder `lost`, and the remarks say so.
+    Logs after a hole, and logs with a gap (see `log_continuity`), are moved to the folder `lost`; the remarks say so.
 
-    Raises Corrupt if a commit is missing that is known to have been durable, or written since the machine was started:
-    then nothing was changed. Raises OpenError if RocksDB cannot open the database.
+    Raises Corrupt, and changes nothing, if a commit is missing that was durable, or was written since the machine
+    started. Raises OpenError if RocksDB cannot open the database.
     """
     watermark = DurableWatermark(folder.path / "DURABLE", boot_id)
     db = None
@@ -55,8 +54,8 @@ def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Re
             _refuse_loss(folder, hole.reaches, watermark.required)
             set_aside(hole, folder.path / LOST)
             remarks.append(
-                f"a power cut took the end of one log and left a newer one: rows {hole.reaches + 1} to {hole.goes_on - 1} "
-                f"are missing, so those from {hole.goes_on} on were set aside, in {folder.path / LOST}. None of them was "
+                f"a power cut took the end of one log and left a newer one: rows {hole.reaches + 1} to {hole.resumes_at - 1} "
+                f"are missing, so those from {hole.resumes_at} on were set aside, in {folder.path / LOST}. None of them was "
                 "known to be durable"
             )
         db = open_db(folder.db, cache_capacity, mode)
@@ -71,9 +70,7 @@ def recover(folder: Folder, boot_id: str, cache_capacity: int, mode: Mode) -> Re
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a write or sync failed for want of space or file handles, which may be had again, or because one before
-    it did.
-    """
+    """Whether a write or sync failed for a cause that may pass: no space, no file handle, or an earlier such error."""
     text = str(error)
     return any(sign in text for sign in _MAY_PASS)
 

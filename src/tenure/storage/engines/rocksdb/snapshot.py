@@ -1,4 +1,4 @@
-"""One moment of the store, for long looks."""
+"""A snapshot of an open store, for long reads."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tenure.storage.engines.rocksdb.opening import translated
 
 
 class RocksSnapshot(Snapshot):
-    """One iterator a space, all of one moment. Safe for threads: its lock is held wherever the driver is called.
+    """One iterator for each space, all opened under one hold of the writer's lock. Safe for threads.
 
-    Closed, by its user or with the engine, it raises StoreClosed.
+    Raises StoreClosed after it, or the engine, was closed.
     """
 
     def __init__(self, iterators: dict[Space, Any], points: dict[Space, Any]) -> None:
         self._iterators = iterators
         self._points = points
         self._closed = False
-        self._lock = threading.RLock()  # reentrant: an exception may leave it to its thread, and must not block it
+        self._lock = threading.RLock()  # reentrant: an exception may leave it locked, and its thread must not block
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         with self._lock:
@@ -30,7 +30,7 @@ class RocksSnapshot(Snapshot):
             try:
                 value: bytes = self._points[space][key]
             except Exception as exc:
-                if str(exc) == "key not found":  # its way to say so, apart from every other error by its text alone
+                if str(exc) == "key not found":  # the driver has no error class for it
                     return None
                 raise translated(exc) from exc
             return value
@@ -60,11 +60,11 @@ class RocksSnapshot(Snapshot):
             raise StoreClosed("this store was closed")
 
     def held(self) -> list[object]:
-        """The driver's objects."""
+        """The driver's objects that this snapshot uses."""
         return [*self._iterators.values(), *self._points.values()]
 
     def close(self) -> None:
-        """Returns once no thread is inside. Closing twice is fine."""
+        """Close once no thread reads. Closing twice is allowed."""
         with self._lock:
             self._closed = True
             self._iterators.clear()

@@ -1,4 +1,4 @@
-"""Sorted files made apart from the database, to be taken in as they are (`loading`)."""
+"""Writes sorted files outside the database, which `loader` ingests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenure.storage.engines.rocksdb.opening import translated
 
 
 class TableWriter:
-    """Keys in ascending order, each once."""
+    """Writes one sorted file. Keys must come in ascending order, each once."""
 
     def __init__(self, path: str, *, filtered: bool = False) -> None:
         options = Options(raw_mode=True)
@@ -36,13 +36,13 @@ class TableWriter:
 
     def put_many(self, rows: Iterable[Row]) -> None:
         try:
-            # A loop that runs in C: the call is felt, at a million of them.
+            # A loop in C: a Python call for each of a million rows is slow.
             deque(starmap(self._writer.__setitem__, rows), 0)
         except Exception as exc:
             raise translated(exc) from exc
 
     def close(self) -> None:
-        """Finish the file and make it durable. One without a row cannot be made."""
+        """Finish and sync the file. Raises Unavailable, also for a file without a row."""
         try:
             self._writer.finish()
         except Exception as exc:

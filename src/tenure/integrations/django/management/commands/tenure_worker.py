@@ -1,4 +1,4 @@
-"""`manage.py tenure_worker`: `tenure worker` for a backend of `django.tasks`. All its options are passed on."""
+"""`manage.py tenure_worker`: `tenure worker` for a backend of `django.tasks`. All options are passed on."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Command(BaseCommand):
         parser.add_argument("options", nargs="*", help="Options of 'tenure worker', after --.")
 
     def handle(self, *args: Any, **given: Any) -> None:
-        # The worker takes this process over: signals then reach it, and its exit code is the command's.
+        # The worker replaces this process, so that signals reach it, and its exit code is the command's.
         app = f"tenure.integrations.django.worker:{given['backend']}"
         os.execv(sys.executable, [sys.executable, "-m", "tenure", "worker", app, *given["options"]])  # noqa: S606

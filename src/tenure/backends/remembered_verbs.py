@@ -2,8 +2,8 @@
 
     class EmbeddedRequestView(RememberedVerbs, EmbeddedBackend): ...      these verbs, in front of the backend's own
 
-Each runs on a core that stores the outcome in the same commit as the effect. Which verbs these are is in
-`contract.verbs.REMEMBERED`; a test compares.
+Each verb runs on a core that stores the outcome in the same commit as the effect. `contract.verbs.REMEMBERED` lists
+these verbs; a test compares.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tenure.queueing.outcomes import asked, asked_to_enqueue, asked_to_settle
 
 class RememberedVerbs:
     # Any: the embedded and the Redis backend share no base class, and neither do their cores.
-    #: The backend's class, whose verbs do the work.
+    #: The backend class whose verbs do the work.
     _plain: Any
     #: The class of the core that stores outcomes.
     _remembering: Any
 
     def __init__(self, backend: Any, request: bytes) -> None:
-        # The backend's own parts, not new ones: this is the same open store.
+        # Share the backend's parts: this is the same open store.
         vars(self).update(vars(backend))
         self._viewed = backend
         self._request = request
@@ -43,7 +43,7 @@ class RememberedVerbs:
         return self._for_digest(asked(verb, *arguments))
 
     def _for_digest(self, arguments: bytes) -> Backend:
-        """The backend on a core that remembers; `arguments` is a digest of the verb and its arguments."""
+        """Return the backend on a core that remembers; `arguments` is a digest of the verb and its arguments."""
         view = object.__new__(self._plain)
         parts = vars(self._viewed)
         vars(view).update(parts)
@@ -57,7 +57,7 @@ class RememberedVerbs:
     def claim(
         self, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
     ) -> Leased | None:
-        if request.id is None:  # by its own id a claim can be repeated
+        if request.id is None:  # a claim with an id of its own is repeatable by that
             request = msgspec.structs.replace(request, id=self._request.hex())
         found: Leased | None = self._viewed.claim(names, request, cancel)
         return found
@@ -125,4 +125,4 @@ class RememberedVerbs:
         return self._for("forget_consumer", consumer).forget_consumer(consumer)
 
     def close(self) -> None:
-        """The store is not the view's to close."""
+        """Do nothing: the view does not own the store."""

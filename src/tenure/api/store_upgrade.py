@@ -1,4 +1,4 @@
-"""Opening a store of the format before this one, to bring it up."""
+"""Upgrade a store from the previous format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.storage.segments import SegmentedEngine
 
 
 def upgrade_to_2(folder: Folder, progress: Progress) -> None:
-    """From format 1. Cut off, the folder is half upgraded: nobody opens it, and this goes on where it was.
+    """Upgrade from format 1. After an interruption the folder cannot be opened; a second call continues the upgrade.
 
     Raises StoreLocked if a process has the store open, and Corrupt as opening it would.
     """
@@ -28,7 +28,7 @@ def upgrade_to_2(folder: Folder, progress: Progress) -> None:
 
 
 def _opened(folder: Folder) -> Engine:
-    """Each engine is imported at its use."""
+    """Open the folder's engine, importing only that engine."""
     boot = SystemClock().boot_id()
     if folder.engine == "lmdb":
         from tenure.storage.engines.lmdb import LmdbEngine

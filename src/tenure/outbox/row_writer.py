@@ -1,4 +1,4 @@
-"""What your program does, in its own transaction: make the table, add rows to it. Nothing here commits."""
+"""Create the outbox's table and add rows to it, in the program's own transaction. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenure.model.request import job_request
 from tenure.outbox.schema import DEFAULT_TABLE, POSTGRES, SQLITE, WRITTEN, Dialect, create_statement, table_name
 
 P = ParamSpec("P")
-#: What of a job a row carries. Anything else is refused, not forgotten.
+#: The fields of a job that a row can hold. Others are refused, not dropped.
 _CARRIED = frozenset(
     {"payload", "delay", "at", "priority", "key", "max_attempts", "ttl", "headers", "on_conflict", "group"}
 )
@@ -27,7 +27,7 @@ _CARRIED = frozenset(
 class Connection(Protocol):
     """A connection of a database driver (DB-API 2): sqlite3's, psycopg's, psycopg2's, or Django's `connection`."""
 
-    def cursor(self) -> Any: ...  # Any: every driver has a class of its own, and DB-API no name for them
+    def cursor(self) -> Any: ...  # Any: DB-API has no common class for the drivers' cursors
 
 
 class Call(Protocol[P]):
@@ -41,7 +41,7 @@ class Call(Protocol[P]):
 
 
 def create(connection: Connection, table: str = DEFAULT_TABLE) -> None:
-    """Make the table, if it is not there: as a part of your migrations. `tenure outbox create` does the same."""
+    """Create the table if it does not exist, as a part of your migrations. `tenure outbox create` does the same."""
     _execute(connection, create_statement(_dialect(connection), table), ())
 
 
@@ -53,9 +53,9 @@ def add(
     tenant: str = DEFAULT_TENANT,
     table: str = DEFAULT_TABLE,
 ) -> str:
-    """Add a job to the outbox, in the transaction that is open. Returns its key.
+    """Add a job to the outbox, in the open transaction. Returns its key.
 
-    A relay enqueues it after the commit. Raises InvalidArgument or TooLarge for a job that no store would take, with
+    A relay enqueues it after the commit. Raises InvalidArgument or TooLarge for a job that no store would accept, with
     nothing written. A job's `delay` counts from now.
     """
     name = queue_name(queue, tenant)
@@ -87,7 +87,10 @@ def add(
 
 
 def delay(connection: Connection, task: Call[P], /, *args: P.args, **kwargs: P.kwargs) -> str:
-    """`task.delay(...)` through the outbox: the call is enqueued if your transaction commits. Returns the job's key."""
+    """Run `task.delay(...)` through the outbox: the call is enqueued if your transaction commits.
+
+    Returns the job's key.
+    """
     return add(connection, task.queue, task.new_job(*args, **kwargs), tenant=task.tenant)
 
 
@@ -97,13 +100,13 @@ def _execute(connection: Connection, statement: str, values: tuple[object, ...])
 
 
 def _mark(connection: Connection) -> str:
-    """sqlite3 takes `?`; psycopg and psycopg2 take `%s`, and so does Django's connection to either database."""
+    """Return the placeholder: `?` for sqlite3; `%s` for psycopg, psycopg2, and Django's connections."""
     return SQLITE.mark if isinstance(connection, sqlite3.Connection) else POSTGRES.mark
 
 
 def _dialect(connection: Connection) -> Dialect:
-    """The database of a connection. Raises InvalidArgument."""
-    vendor = getattr(connection, "vendor", None)  # Django's
+    """Return the dialect of a connection's database. Raises InvalidArgument."""
+    vendor = getattr(connection, "vendor", None)  # set by Django
     if isinstance(connection, sqlite3.Connection) or vendor == "sqlite":
         return SQLITE
     if vendor == "postgresql" or type(connection).__module__.startswith("psycopg"):

@@ -1,4 +1,4 @@
-"""From an address to an outbox: `sqlite:PATH` by the standard library, `postgresql://…` by psycopg 3.
+"""Open an outbox by its address: `sqlite:PATH` by the standard library, `postgresql://…` by psycopg 3.
 
 Foreign errors become ours here: a missing table or a wrong address is an OpenError, a lost connection Unavailable.
 """
@@ -19,15 +19,15 @@ from tenure.outbox.table import Database, OutboxTable
 if TYPE_CHECKING:
     import psycopg
 
-#: How long SQLite waits for another connection's transaction.
+#: Seconds that SQLite waits for another connection's transaction.
 _BUSY_SECONDS = 30.0
 _CONNECT_SECONDS = 10
 
 
 def connect(address: str, table: str = DEFAULT_TABLE) -> OutboxTable:
-    """The outbox in a database: `sqlite:app.db` (or `sqlite:///app.db`), `postgresql://user@host/app`.
+    """Return the outbox in a database: `sqlite:app.db` (or `sqlite:///app.db`), `postgresql://user@host/app`.
 
-    Raises InvalidArgument, SettingsError where psycopg is not installed, OpenError where the database cannot be opened.
+    Raises InvalidArgument, SettingsError if psycopg is not installed, OpenError if the database cannot be opened.
     """
     scheme, colon, rest = address.partition(":")
     if colon and scheme == "sqlite":
@@ -38,13 +38,13 @@ def connect(address: str, table: str = DEFAULT_TABLE) -> OutboxTable:
 
 
 def without_password(address: str) -> str:
-    """The address as it may be shown. Passwords stand before the @ or in a parameter."""
+    """Return the address without its password, which may be before the @ or in a parameter."""
     address = re.sub(r"(?<=//)([^/@:]*):.*@", r"\1@", address)
     return re.sub(r"(?i)(?<=[?&])(password=)[^&]*", r"\1…", address)
 
 
 class SqliteDatabase:
-    """A file of the user's. It is never made here: a mistyped path must not become an empty outbox."""
+    """The user's database file. It is never created here: a mistyped path must not become an empty outbox."""
 
     dialect = SQLITE
 
@@ -70,7 +70,7 @@ class SqliteDatabase:
 
 
 class PostgresDatabase:
-    """A connection that is made anew after it was lost."""
+    """A connection that is opened again after it was lost."""
 
     dialect = POSTGRES
 
@@ -88,7 +88,7 @@ class PostgresDatabase:
             raise OpenError(f"{self.where}: {_first_line(exc)}") from exc
 
     def _connect(self) -> psycopg.Connection[Any]:
-        # No prepared statements: they would not survive a pooler that hands each transaction another connection.
+        # No prepared statements: they would not survive a pooler that gives each transaction another connection.
         return self._psycopg.connect(
             self._address, autocommit=True, prepare_threshold=None, connect_timeout=_CONNECT_SECONDS
         )

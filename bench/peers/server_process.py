@@ -1,6 +1,6 @@
-"""Starting another project's server in a folder of the run, and stopping it whatever happens.
+"""Start another project's server in a folder of the run, and stop it whatever happens.
 
-A peer that is not on this machine is `Missing`, which says how to install it: the run goes on without it.
+A peer that is not installed raises `Missing`, which says how to install it: the run continues without it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here: between fo
 
 
 class Missing(Exception):
-    """This peer is not here; the text says how to get it."""
+    """This peer is not installed; the text says how to install it."""
 
 
 def module(name: str, install: str) -> Any:
-    """A peer's client library. Imported when it is needed: Tenure does not depend on it."""
+    """Import a peer's client library when needed: Tenure does not depend on it."""
     try:
         return import_module(name)
     except ImportError as exc:
@@ -44,7 +44,7 @@ def program(name: str, install: str, *places: str) -> str:
 
 
 def account() -> str | None:
-    """Whom to run a server as that refuses root: None where we are not root."""
+    """Return the account for a server that refuses to run as root; None if this process is not root."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -92,6 +92,6 @@ class Server:
 
 
 def _die_with_us() -> None:
-    """A benchmark that is killed leaves no server behind."""
+    """End the server when the benchmark is killed."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
