@@ -211,7 +211,7 @@ def test_several_groups_and_priorities_in_one_batch(store: Store) -> None:
     ]
     claim = queue.claim(48)
     assert {d.priority for d in claim} == {1}
-    assert [d.group for d in claim[:6]].count(None) == 2  # the groups took turns
+    assert [d.group for d in claim.deliveries[:6]].count(None) == 2  # the groups took turns
     for group in ("a", "b", None):
         assert [int(d.payload) for d in claim if d.group == group] == [
             n for n, job in enumerate(given) if job.priority == 1 and job.group == group
