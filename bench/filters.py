@@ -27,7 +27,7 @@ from bench.remote import Owned
 from bench.rows import Row, Setting, spread
 from bench.runner import Run, Section
 from tenure import NewJob, Policy
-from tenure.queueing import enqueue as embedded
+from tenure.queueing import idempotency_keys as embedded
 
 _NAME = "filters"
 _BATCH = 100

@@ -99,15 +99,20 @@ class Meter:
             self.lock.release()
 
     def _count(self) -> None:
-        counts, take = self.counts, self.pending.popleft
-        with contextlib.suppress(IndexError):
+        counts, take, total, moved = self.counts, self.pending.popleft, 0.0, 0
+        try:
             while True:
                 seconds, jobs, error = take()
                 counts[bisect_left(BOUNDS, seconds)] += 1
-                self.seconds += seconds
-                self.jobs += jobs
+                total += seconds
+                moved += jobs
                 if error is not None:
                     self.errors[error] = self.errors.get(error, 0) + 1
+        except IndexError:
+            pass  # all are counted
+        finally:
+            self.seconds += total
+            self.jobs += moved
 
 
 class Span:

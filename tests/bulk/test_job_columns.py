@@ -87,6 +87,21 @@ def test_jobs_end_early_only_where_they_weigh_enough(tmp_path: Path) -> None:
             assert len(found) == 600 or len(found.data) >= most
 
 
+def test_payloads_of_segments_are_left_out_where_no_column_has_them(tmp_path: Path) -> None:
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False) as store:
+        for size in (40, 50):
+            store.queue("work").enqueue_many([b"x" * size] * 100)
+        store.queue("work").enqueue_many([NewJob(b"y", group="blue")] * 100)
+        store.snapshot(tmp_path / "copy")
+    with open_copy(tmp_path / "copy") as copy:
+        whole = job_columns.jobs(copy.walk(JOBS, b"", LAST), 300, 1 << 40, NO_STATES)
+        bare = job_columns.jobs(copy.walk(JOBS, b"", LAST), 300, 1 << 10, NO_STATES, payloads=False)
+    assert bare.keys == whole.keys
+    assert (bare.heads == whole.heads).all()
+    assert len(whole.data) - len(bare.data) == 100 * (40 + 50 + 1)
+    assert [rows.group(at) for rows in (whole, bare) for at in (200, 299)] == [b"blue"] * 4
+
+
 def gathered(space: Space, walk: Walk, limit: int) -> list[Row]:
     """The next rows without their checksums, which columns of segments do not have."""
     if space == STATE:

@@ -163,6 +163,17 @@ def test_leases_queues_and_counters(store: Store):
     assert [row["token"] for row in given if row["cancelled"]] == [None]
 
 
+@pytest.mark.parametrize("columns", [("group", "key", "payload"), ("group", "created_at"), ("group",)])
+def test_the_group_of_jobs_that_are_stored_together(store: Store, columns: tuple[str, ...]) -> None:
+    queue = store.queue("together")
+    for group in ("red", "blue", None):
+        queue.enqueue_many([NewJob(b"x", group=group)] * 300)
+    found = bulk.read(store, "jobs", queue="together", columns=columns)
+    assert Counter(found.column("group").to_pylist()) == {"red": 300, "blue": 300, None: 300}
+    assert "key" not in columns or found.column("key").null_count == 900
+    assert "payload" not in columns or set(found.column("payload").to_pylist()) == {b"x"}
+
+
 def test_groups(store: Store):
     queue = store.queue("thumbs", tenant="zebra")
     queue.configure(Policy(group=GroupPolicy(max_leased=1), groups={"g2": GroupPolicy(rate="1/m")}))

@@ -183,7 +183,9 @@ def test_every_example_is_on_the_page_of_programs():
 
 
 def test_the_index_says_each_thing_once():
-    wanted = [row[0] for row in table(DOCS / "index.md", "you want to", "read")]
+    pages = [rows[1:] for rows in tables((DOCS / "index.md").read_text()) if rows[0] == ["you want to", "read"]]
+    wanted = [row[0] for rows in pages for row in rows]
+    assert len(wanted) > 30
     assert len(wanted) == len(set(wanted))
 
 

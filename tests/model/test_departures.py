@@ -164,3 +164,11 @@ def test_parts_of_journals_have_gaps() -> None:
     assert departure([life[1], life[3]], dense=False) is not None
     assert departure([life[1], life[2], life[3]], dense=False) is None
     assert departure([life[3]], dense=False) is None
+
+
+def test_of_several_journals_only_a_jobs_own_times_are_in_order() -> None:
+    """Partitions of a queue are read page by page: an event of one may be earlier than what was read of another."""
+    assert departure(journal(*LIFE, LIFE[1] | {"job": "k"}, DONE), dense=False) is None
+    found = departure(journal(*LIFE, DONE | {"time_ms": 19}), dense=False)
+    assert found is not None
+    assert found.why == "it is earlier than the job's event before it, by 1 ms"

@@ -447,7 +447,7 @@ def test_a_hand_over_that_is_refused_fails_the_delivery(tasks):
             current_job().then(t.total.s([1]))
 
     with t.app.worker(["default"], concurrency=1):
-        with pytest.raises(TaskFailed, match="it could not hand over"):
+        with pytest.raises(TaskFailed, match="its follow-up jobs could not be enqueued"):
             crawl.delay(2).result(60)
         with pytest.raises(TaskFailed, match="the number of jobs in then"):
             crawl.delay(1001).result(60)

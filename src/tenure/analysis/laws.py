@@ -92,7 +92,7 @@ _STEPS = ", ".join(
 )
 _JUDGED = ", ".join(f"'{change.name.lower()}'" for change in TRANSITIONS)
 
-#: (law, when an event breaks it, what is said); the first that an event breaks is the one that is told.
+#: (law, condition under which an event breaks it, message). An event is reported under the first law it breaks.
 _CHAIN_LAWS = (
     ("overlap", f"type = 'claimed' AND {_HELD}", f"{_AT}: lease [was_lease_id] still held it"),
     (
@@ -106,7 +106,7 @@ _CHAIN_LAWS = (
         f"{_AT}: attempt [attempt] of [max_attempts]",
     ),
     (
-        "transition",  # of a step that is not known (trimmed, or another version's type) nothing is said
+        "transition",  # no verdict about unknown events (trimmed, or of a type of another version)
         (
             f"({_CAME_FROM}) IS NOT NULL AND type IN ({_JUDGED})"
             f" AND type || ' ' || ({_CAME_FROM}) || ' ' || state NOT IN ({_STEPS})"

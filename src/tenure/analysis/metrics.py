@@ -135,7 +135,7 @@ FROM at_ends GROUP BY timestamp_millis((number - 1) * {step_ms}), tenant, queue"
 def slo(seconds: float, span: Span, step_ms: int = STEP) -> str:
     """Of `{lives}`: those first claimed within `seconds` of becoming visible, and those that were not.
 
-    In time counts when it is claimed, too late when the time is up: each once, whatever the run it is seen in.
+    A life counts as in time in the hour of its claim, and as late in the hour its time was up: once over all runs.
     """
     due = f"(unix_millis(first_visible_at) + {round(seconds * 1000)})"
     claimed, ended = "unix_millis(first_claimed_at)", "unix_millis(ended_at)"

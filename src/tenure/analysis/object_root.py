@@ -60,7 +60,7 @@ class ObjectRoot:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raises OpenError for whatever the object store answers, but FileNotFoundError if there is no such object."""
+        """Translate errors of the object store: FileNotFoundError if the object is missing, OpenError for all others."""
         try:
             yield
         except self._obstore.exceptions.BaseError as exc:
@@ -84,7 +84,7 @@ class ObjectRoot:
         return True
 
     def check_create(self) -> None:
-        """Create one object twice. There are servers that take the condition and do not know it."""
+        """Create one object twice, since some servers accept the condition and ignore it. Raises InvalidArgument then."""
         probe = f"_log/.probe-{uuid.uuid4().hex}"
         try:
             if not self.create(probe, b"1") or self.create(probe, b"2"):
@@ -149,7 +149,7 @@ class ObjectRoot:
                 self._obstore.delete(self._store, keys)
 
     def remove_drafts(self) -> None:
-        """There are none: a killed process leaves an upload that a rule of the bucket ends."""
+        """Do nothing: an upload that a killed process left is not visible, and the bucket's lifecycle rule ends it."""
 
     @contextmanager
     def lock(self, path: str) -> Iterator[bool]:

@@ -26,7 +26,7 @@ _MACROS = (
     "element_at(items, place) AS items[place]",
     "sequence(first, last) AS generate_series(first, last)",
     "explode(items) AS unnest(items)",
-    # A sketch that forgets nothing: up to a million events every percentile is exact.
+    # Keeps every value instead of a sketch: up to a million events, percentiles are exact.
     "kll_sketch_agg_bigint(x, k) AS list(x) FILTER (x IS NOT NULL)",
     "kll_merge_agg_bigint(sketch) AS flatten(list(sketch))",
     "kll_sketch_get_n_bigint(sketch) AS coalesce(len(sketch), 0)",
@@ -37,7 +37,7 @@ _MACROS = (
 class Engine(Protocol):
     """What runs statements: `Sql` here, `tenure.spark.statements.SparkEngine` on Spark.
 
-    A table is whatever the engine takes as one: only what `keep` returned, or what the engine's own caller made.
+    A table is what `keep` returned, or what the engine's caller made for this engine (Arrow tables, DataFrames).
     """
 
     def rows(self, text: str, **tables: Any) -> list[dict[str, Any]]: ...

@@ -50,7 +50,8 @@ class Claim:
         return 0 if self._leased is None else len(self._leased.deliveries)
 
     def __getitem__(self, index: int) -> Delivery:
-        return self.deliveries[index]
+        leased = self._leased
+        return ([] if leased is None else leased.given or leased.deliveries)[index]
 
     @staticmethod
     def of_nothing() -> Claim:

@@ -177,7 +177,7 @@ def finish(target: Store, queues: list[QueueInfo]) -> None:
 
 
 def jobs_of(queue: Queue, states: Sequence[str] = SHOWN) -> Iterator[Job]:
-    """Yield the jobs of a queue in these states, page by page; a job that changes state meanwhile comes once."""
+    """Yield the jobs of a queue in these states, page by page; a job that changes state meanwhile is yielded once."""
     given: set[str] = set()
     for state in states:
         cursor = None

@@ -530,7 +530,7 @@ def claim_from(queues: Sequence[Queue], request: ClaimRequest, cancel: threading
 def claimed(telemetry: Telemetry, queues: Sequence[Queue], leased: Leased | None, began: float) -> Claim:
     """Count a backend's claim and wrap it for the user."""
     queue = queues[0]
-    count = 0 if leased is None else len(leased.deliveries)
+    count = 0 if leased is None else len(leased.given or leased.deliveries)
     queue._claims.record(began, count)
     if leased is None or not count:  # nothing to claim, or a repeated claim whose jobs are all settled
         return Claim(queue, None)

@@ -115,7 +115,7 @@ def times_or_none(milliseconds: npt.NDArray[np.generic]) -> pa.Array:
 
 @lru_cache(maxsize=256)
 def alike(make: Callable[[Array], pa.Array], value: int, count: int) -> pa.Array:
-    """A column that says the same in every row: batches have mostly as many rows as the one before, and say the same."""
+    """A column with one value in every row. Cached: successive batches mostly have the same length and value."""
     return make(np.full(count, value))
 
 
@@ -149,7 +149,7 @@ def _repeated(word: str | None, count: int) -> pa.Array:
 
 @lru_cache(maxsize=64)
 def _offsets(count: int, size: int) -> pa.Buffer:
-    """Of pieces of one size; batches have mostly as many rows as the one before."""
+    """The offsets of `count` pieces of one size. Cached: successive batches mostly have the same length."""
     return pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(size))
 
 

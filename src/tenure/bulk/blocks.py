@@ -1,4 +1,4 @@
-"""Many stored rows joined into blocks. Rows of `state` and `jobs`, which segments stand for too: `job_columns`."""
+"""Many stored rows joined into blocks. For `state` and `jobs`, whose rows may also come from segments, see `job_columns`."""
 
 from __future__ import annotations
 

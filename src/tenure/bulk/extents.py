@@ -19,11 +19,11 @@ from tenure.storage.engine import Extent, Reader
 
 #: Keys as numbers, of this many bytes: a queue's number and an id.
 _WIDTH = 20
-#: Rows a key, with so many binary places: what is added up must be exact, since what lies between two keys may be vast.
+#: Densities (rows per key) are integers with this many fraction bits: sums over the wide gaps between keys stay exact.
 _POINT = 200
-#: Keys walked at once, which make an extent.
+#: Keys that one walked extent covers.
 _WALKED = 5_000
-#: Fewer rows are read sooner by one core than by two.
+#: Below this many rows per core, starting a second reader costs more than it saves.
 _FEW = 20_000
 
 
@@ -47,7 +47,7 @@ class Spread:
         return sum(stretch.rows for stretch in self.stretches)
 
     def cut(self, parts: int) -> list[tuple[Range, ...]]:
-        """All of the ranges, in at most so many parts of about as many rows each."""
+        """Cut all ranges into at most `parts` parts of about equal numbers of rows."""
         share = self.rows / parts
         cuts: list[list[bytes]] = [[] for _ in self.ranges]
         passed, number = 0.0, 1
@@ -72,11 +72,10 @@ class Spread:
 
 
 def within_queues(reader: Reader, extents: Sequence[Extent]) -> list[Extent]:
-    """The same, none over more than one queue: ids of different queues are worlds apart, and what lies between is
-    empty.
+    """Replace extents that cover several queues by extents of one queue each.
 
-    Keys are walked where the engine's extents go from one queue to another; large queues lie mostly in files of their
-    own.
+    Such an extent says nothing about where its rows lie: the key range between two queues is wide and empty. Its keys are
+    walked instead. That is rare, since the files of a large queue mostly hold that queue alone.
     """
     found: list[Extent] = []
     for together in _overlapping(extents):
@@ -89,7 +88,7 @@ def within_queues(reader: Reader, extents: Sequence[Extent]) -> list[Extent]:
 
 
 def _overlapping(extents: Sequence[Extent]) -> list[list[Extent]]:
-    """In groups, so that those of one have no key in common with those of another."""
+    """Group extents that overlap. Extents of different groups have no key in common."""
     groups: list[list[Extent]] = []
     reach = b""
     for extent in sorted(extents):
@@ -118,16 +117,17 @@ def _queue(key: bytes) -> bytes:
 
 
 def even(rows: float, most: int) -> int:
-    """In how many parts of at most so many rows (about) to read, so that no core has to wait long for another.
+    """The number of parts to read `rows` rows in, each of about `most` rows at most.
 
-    As many for each core of this machine, most often the reader's too, unless rows are so few that starting costs more.
+    It is a multiple of this machine's cores, so that no core waits while another reads a last part. Few rows are an
+    exception (`_FEW`). Executors are assumed to have as many cores as this machine.
     """
     parts, cores = max(1, math.ceil(rows / most)), os.cpu_count() or 1
     return parts if rows < _FEW * cores else -(-parts // cores) * cores
 
 
 def spread(extents: Sequence[Extent], ranges: Sequence[Range]) -> Spread:
-    """How rows lie over some ranges, which ascend."""
+    """Estimate how many rows lie where in these ranges, which must ascend."""
     files = [(_number(extent.first), _number(extent.last) + 1, extent.rows) for extent in extents if extent.rows]
     found: list[_Stretch] = []
     for number, (begin, end) in enumerate(ranges):

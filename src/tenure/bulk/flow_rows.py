@@ -33,7 +33,7 @@ _MAX_NAME_BYTES = MAX_KEY_BYTES - 8
 
 
 def check_flows(given: Mapping[str, pa.Array], out: Callable[[int, str], None]) -> dict[str, pa.Array]:
-    """The columns of flows as they are staged. `out` is told of each row that breaks a rule of `NewJob`, and of which."""
+    """The columns of flows as they are staged. Calls `out` with each row that breaks a rule of `NewJob`, and the rule."""
     there = {name: given[name] for name in FLOW_COLUMNS if name in given and given[name].null_count < len(given[name])}
     if not there:
         return {}

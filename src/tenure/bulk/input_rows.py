@@ -61,7 +61,7 @@ class Incoming(NamedTuple):
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Whether these columns can be enqueued at all: told before a row is read."""
+    """Raise InvalidArgument if a write does not take these columns. Called before any row is read."""
     if "payload" not in schema.names:
         raise InvalidArgument(f"there is no column 'payload' among {', '.join(schema.names) or 'no columns'}")
     for field in schema:
@@ -73,7 +73,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 class _Rejects:
-    """Which rows are out, and the first reason of each."""
+    """The rows to set aside, and the first reason for each."""
 
     def __init__(self, rows: int) -> None:
         self.out: Mask = np.zeros(rows, dtype=bool)
@@ -165,7 +165,7 @@ def _moment(column: pa.Array, rejects: _Rejects) -> pa.Array:
         early = _bools(pc.less(column, 0))
         rejects.add(early, lambda row: f"at={column[row].as_py()!r} is not a usable moment")
         return _milliseconds("at", _blanked(column, early), 0, 2 * MAX_MS, "is not a usable moment", rejects)
-    # Whatever the unit: rounded up, so that nothing is early.
+    # Rounded up in any unit, so that no job becomes visible early.
     micros = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(pa.int64())
     ms = pc.add(pc.divide(micros, 1000), pc.cast(pc.greater(_rest(micros), 0), pa.int64()))
     bad = _bools(pc.or_(pc.less(micros, 0), pc.greater(ms, 2 * MAX_MS)))
@@ -192,11 +192,11 @@ def _rest(micros: pa.Array) -> pa.Array:
 
 
 def _milliseconds(name: str, column: pa.Array, low: int, high: int, why: str, rejects: _Rejects) -> pa.Array:
-    """Seconds or an interval as whole milliseconds, rounded up; nothing that is not a number passes."""
+    """Seconds or an interval as whole milliseconds, rounded up. Values that are not numbers are set aside."""
     valid = _bools(pc.is_valid(column))
     with np.errstate(invalid="ignore", over="ignore"):
         if pa.types.is_duration(column.type):
-            # Exactly: a float of so many milliseconds is not.
+            # Integers: a float does not hold large numbers of milliseconds exactly.
             micros = pc.fill_null(column.cast(pa.duration("us"), safe=False).cast(pa.int64()), 0)
             ms = -(-np.asarray(micros.to_numpy(zero_copy_only=False)) // 1000)
         else:
@@ -222,7 +222,7 @@ def _headers(column: pa.Array, rejects: _Rejects) -> pa.Array:
     broken = pc.is_null(items)
     sizes = np.asarray(pc.fill_null(pc.add(_size(column.keys), _size(items)), 0).to_numpy(zero_copy_only=False))
     offsets = np.asarray(column.offsets.to_numpy(zero_copy_only=False))
-    # Of a slice, Arrow gives the offsets into the whole column's items.
+    # The offsets of a sliced array point into the items of the whole array.
     shift = int(offsets[0]) if len(items) == int(offsets[-1]) - int(offsets[0]) else 0
     flat = np.concatenate(([0], np.cumsum(sizes)))
     ends = np.clip(offsets - shift, 0, len(sizes))
@@ -267,6 +267,8 @@ def _targets(
     given: dict[str, pa.Array], default: QueueName | None, rejects: _Rejects
 ) -> list[tuple[QueueName, np.ndarray[Any, Any] | None]]:
     """The queues of a batch, each with the rows that go there; None: all of them."""
+    if default is not None and "tenant" not in given and "queue" not in given:
+        return [(default, None)]
     columns = []
     for kind in ("tenant", "queue"):
         column = given.get(kind)
@@ -283,7 +285,7 @@ def _targets(
     if columns[0].null_count:
         columns[0] = pc.fill_null(columns[0], "default")
     if "tenant" not in given and "queue" not in given:
-        return [] if default is None else [(default, None)]
+        return []
     for kind, column in zip(("tenant", "queue"), columns, strict=True):
         wrong = _bools(pc.invert(pc.match_substring_regex(column, _NAMES[kind])))
         rejects.add(wrong, lambda row, kind=kind, column=column: _name_reason(kind, column[row].as_py()))  # type: ignore[misc]
@@ -316,7 +318,7 @@ def _bools(mask: pa.Array) -> Mask:
 
 
 def _blanked(column: pa.Array, bad: Mask) -> pa.Array:
-    """Null where it is bad: such a row is out, and its value may not fit what the good ones are cast to."""
+    """Null where `bad`: those rows are set aside, and their values may not fit the type of the cast."""
     return pc.if_else(pa.array(~bad), column, pa.scalar(None, column.type)) if bad.any() else column
 
 

@@ -1,7 +1,7 @@
 """The rows of `state` and `jobs` as columns.
 
-Stored rows are joined, checked and viewed as arrays. Jobs of a segment are never made into rows: what they share is
-repeated, and their ids and payloads are taken from the segment as they lie there, many segments at once.
+Stored rows are joined, checked and viewed as arrays. Jobs of a segment do not become rows: the fields they share are
+repeated, and their ids and payloads are copied from many segments at once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 
 from tenure.bulk import arrays, blocks, layouts
 from tenure.bulk.arrays import Array, Bools, Fields, Ints
+from tenure.errors import Corrupt
 from tenure.storage import records
 from tenure.storage.engine import Row, Run, Walk
 from tenure.storage.segments import SegmentRows
 
 KEY_BYTES = layouts.OF_QUEUE.itemsize
-#: Jobs of segments that are taken at once: some twenty segments. Of stored rows it is fewer (`blocks.STEP`).
+#: Jobs that are taken from segments in one step (some twenty segments). A step of stored rows is `blocks.STEP`.
 _STEP = 2048
 _NO_SUM = bytes(4)
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class StateColumns:
         return StateColumns(keys, self.each(self.heads)[keep], self.last_events[keep])
 
     def keys_of(self, runs: Sequence[SegmentRows]) -> bytes | None:
-        """The joined keys of these jobs, if the rows begin with the same ones; None if that cannot be told."""
+        """The joined keys of the jobs in `runs`, if these rows begin with the same runs; else None."""
         if len(runs) > len(self._runs):
             return None
         for mine, other in zip(self._runs, runs, strict=False):
@@ -82,7 +83,8 @@ class StateColumns:
 class JobColumns:
     """Rows of `jobs`: their keys, joined, their heads, and where the rest of each lies in `data`.
 
-    The rest is the idempotency key, the headers and the payload, one after another.
+    The rest is the idempotency key, the headers and the payload, one after another. Jobs of a segment that were read
+    without their payloads have none there (`jobs`).
     """
 
     def __init__(self, keys: bytes, heads: Fields, data: bytes, starts: Ints, lengths: Ints) -> None:
@@ -94,10 +96,13 @@ class JobColumns:
     def key(self, at: int) -> bytes:
         return self.keys[at * KEY_BYTES : (at + 1) * KEY_BYTES]
 
-    def stored(self, at: int) -> bytes:
-        """The whole value of a job that is stored as a row."""
-        before = self.starts[at] - layouts.JOB.itemsize
-        return self.data[before : self.starts[at] + self.lengths[at] + len(_NO_SUM)]
+    def group(self, at: int) -> bytes:
+        """The name of the group of a job whose head has version 2. Raises Corrupt if it has none."""
+        start = int(self.starts[at])
+        group = records.named_group(self.data[start : start + int(self.heads["key_bytes"][at])])
+        if not group:
+            raise Corrupt("its group is missing", self.key(at)[4:].hex(), key=self.key(at))
+        return group
 
     def part(self, begin: int, end: int) -> JobColumns:
         """The rows from one place to another; `data` stays as it is."""
@@ -115,7 +120,7 @@ class JobColumns:
 
 def states(walk: Walk, limit: int) -> StateColumns:
     """The next rows of `state`; fewer than `limit` only at the walk's end. Raises Corrupt for a damaged row."""
-    pieces = _gathered(walk, limit, 2**62, _stored_states, _segment_states, lambda piece: 0)
+    pieces = _gathered(walk, limit, 2**62, _stored_states, _segment_states, _no_bytes, _no_bytes)
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
@@ -128,13 +133,23 @@ def states(walk: Walk, limit: int) -> StateColumns:
     )
 
 
-def jobs(walk: Walk, limit: int, most_bytes: int, known: StateColumns) -> JobColumns:
+def jobs(walk: Walk, limit: int, most_bytes: int, known: StateColumns, *, payloads: bool = True) -> JobColumns:
     """The next rows of `jobs`; fewer than `limit` only at the walk's end, or where they are more than `most_bytes`.
 
-    `known` are the states that should go with them, whose keys are not made a second time.
+    `known` are the states that should go with them, whose keys are not made a second time. Without `payloads`, those of
+    segments are neither copied nor counted.
     """
-    of_segments = partial(_segment_jobs, known=known)
-    return _joined(_gathered(walk, limit, most_bytes, _stored_jobs, of_segments, lambda piece: len(piece.data)))
+    of_segments = partial(_segment_jobs, known=known, payloads=payloads)
+    weigh = _payload_bytes if payloads else _no_bytes
+    return _joined(_gathered(walk, limit, most_bytes, _stored_jobs, of_segments, lambda piece: len(piece.data), weigh))
+
+
+def _no_bytes(_: object) -> int:
+    return 0
+
+
+def _payload_bytes(run: SegmentRows) -> int:
+    return sum([body.payload_bytes(first, end) for first, end, body in _bodies([run])])
 
 
 def jobs_of(rows: Sequence[Row]) -> JobColumns:
@@ -149,8 +164,12 @@ def _gathered(
     of_rows: Callable[[Sequence[Row]], T],
     of_segments: Callable[[Sequence[SegmentRows]], T],
     size_of: Callable[[T], int],
+    size_of_run: Callable[[SegmentRows], int],
 ) -> list[T]:
-    """The next rows, as pieces of stored rows and of neighbouring segments."""
+    """The next rows, as pieces of stored rows and of neighbouring segments.
+
+    It stops once they weigh `most_bytes`, by `size_of` a piece of stored rows and `size_of_run` rows of a segment.
+    """
     pieces: list[T] = []
     size, step = 0, blocks.STEP
     segments: list[SegmentRows] = []
@@ -161,7 +180,7 @@ def _gathered(
         for run in runs:
             if _is_column(run):
                 segments.append(run)
-                size += sum([body.payload_bytes(first, end) for first, end, body in _bodies([run])])
+                size += size_of_run(run)
                 step = _STEP
                 continue
             if segments:
@@ -178,7 +197,7 @@ def _gathered(
 
 
 def _is_column(run: Run) -> TypeGuard[SegmentRows]:
-    """Whether it is neighbouring jobs of a segment that is stored and sound; others become rows, and are checked."""
+    """Whether a run can be decoded as columns: neighbouring jobs of a stored, undamaged segment. Other runs become rows."""
     if isinstance(run, list):
         return False
     body = run.segment.body
@@ -233,7 +252,7 @@ def _joined(pieces: Sequence[JobColumns]) -> JobColumns:
 
 
 def _bodies(runs: Sequence[SegmentRows]) -> list[tuple[int, int, records.Segment]]:
-    """(first place, end, segment) of each."""
+    """The (first place, end, segment) of each run."""
     return [(run.places[0], run.places[-1] + 1, run.segment.body) for run in runs]  # type: ignore[misc]  # stored ones (`_is_column`)
 
 
@@ -247,7 +266,7 @@ def _keys(runs: Sequence[SegmentRows], counts: Ints) -> bytes:
 
 
 def _segment_states(runs: Sequence[SegmentRows]) -> StateColumns:
-    """What a segment's state says, for each job; last events stand side by side."""
+    """The states of a segment's jobs: they share the segment's state, and their last events are consecutive."""
     counts = np.array([len(run) for run in runs])
     heads = b"".join([records.segment_state_row(run.segment.state) + _NO_SUM for run in runs])
     firsts = np.array([run.segment.state.last_event + run.places[0] for run in runs], np.int64)
@@ -255,17 +274,20 @@ def _segment_states(runs: Sequence[SegmentRows]) -> StateColumns:
     return StateColumns(_keys(runs, counts), np.frombuffer(heads, layouts.STATE), events, counts, runs)
 
 
-def _segment_jobs(runs: Sequence[SegmentRows], known: StateColumns) -> JobColumns:
+def _segment_jobs(runs: Sequence[SegmentRows], known: StateColumns, *, payloads: bool) -> JobColumns:
     counts = np.array([len(run) for run in runs])
     bodies = _bodies(runs)
     named = [records.key_and_group(b"", body.group) for _, _, body in bodies]
     sizes, rests = list[bytes](), list[bytes | memoryview]()
     for (first, end, body), group in zip(bodies, named, strict=True):
         sizes.append(body.packed_sizes(first, end))
-        rests.append(group + group.join(body.payloads(first, end)) if group else body.packed_payloads(first, end))
+        if not payloads:
+            rests.append(group * (end - first))
+        else:
+            rests.append(group + group.join(body.payloads(first, end)) if group else body.packed_payloads(first, end))
     payload_bytes = np.frombuffer(b"".join(sizes), ">u4").astype(np.int64)
     group_bytes = np.array(list(map(len, named)), np.int64).repeat(counts)
-    lengths = payload_bytes + group_bytes
+    lengths = payload_bytes + group_bytes if payloads else group_bytes
     heads = np.zeros(len(lengths), layouts.JOB)
     heads["version"] = np.where(group_bytes, records.V2, records.V1)
     heads["created_at_ms"] = np.array([body.created_at_ms for _, _, body in bodies], np.int64).repeat(counts)
@@ -276,5 +298,5 @@ def _segment_jobs(runs: Sequence[SegmentRows], known: StateColumns) -> JobColumn
 
 
 def _index_in_each(counts: Ints) -> Ints:
-    """0, 1, 2, … anew for each group of so many."""
+    """0, 1, 2, … counted from 0 again in each group; `counts` are the sizes of the groups."""
     return np.arange(int(counts.sum())) - (np.cumsum(counts) - counts).repeat(counts)

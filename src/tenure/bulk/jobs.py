@@ -25,9 +25,9 @@ FROM_NOTES = ("error", "result", "progress", "progress_note")
 
 #: A batch is kept small enough for the processor's cache, on both sides of the socket.
 _FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024
-#: What a job's notes are taken to weigh, and a result of several parts, before they are read.
+#: The assumed size of a job's notes, and of a result in several parts, before they are read.
 _NOTE_BYTES, _RESULT_BYTES = 8 * 1024, 8 * 1024 * 1024
-#: Below this share of rows that are wanted, the others' payloads are not worth reading past.
+#: Below this share of wanted rows, each wanted job is looked up, instead of reading past the payloads of all others.
 _SPARSE = 0.2
 #: Rows that are looked up one by one for one chunk: at most 64 KiB each.
 _SPARSE_ROWS = 1024
@@ -37,7 +37,8 @@ _REASONS = (None, "max_attempts", "failed")
 
 def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[pa.RecordBatch]:
     size = _FIRST_ROWS
-    states, jobs = moment.reader.walk(keyspace.STATE, begin, end), _Jobs(moment.reader, end)
+    states = moment.reader.walk(keyspace.STATE, begin, end)
+    jobs = _Jobs(moment.reader, end, payloads="payload" in query.columns)
     while True:
         rows = left = job_columns.states(states, size)
         seen = 0
@@ -64,28 +65,31 @@ def _reads_jobs(query: Query) -> bool:
 
 
 class _Jobs:
-    """The rows of `jobs` that go with those of `state`."""
+    """The rows of `jobs` that go with those of `state`, with or without the payloads of segments."""
 
-    def __init__(self, reader: Snapshot, end: bytes) -> None:
-        self._reader, self._end = reader, end
+    def __init__(self, reader: Snapshot, end: bytes, *, payloads: bool) -> None:
+        self._reader, self._end, self._payloads = reader, end, payloads
         self._walk: Walk | None = None
         self._at = b""
 
     def following(self, begin: bytes, states: StateColumns) -> JobColumns:
-        """Those from `begin` on, which must be of these states; only the first of them, where they are large."""
+        """The rows of these states, from the key `begin` on. Where they are large, only the first of them.
+
+        Raises Corrupt if a row is missing, or has no state.
+        """
         keys = states.keys
-        found = job_columns.jobs(self._from(begin), len(states), _BATCH_BYTES, states)
+        found = job_columns.jobs(self._from(begin), len(states), _BATCH_BYTES, states, payloads=self._payloads)
         if len(found.data) >= _BATCH_BYTES:
             keys = keys[: len(found.keys)]
         self._at = keys[-KEY_BYTES:] + b"\0"
         return _matched(found, keys)
 
     def few(self, keys: bytes) -> JobColumns:
-        """Those at these keys, wherever they are."""
+        """The rows at these keys, looked up one by one. Raises Corrupt if one is missing."""
         return _matched(job_columns.jobs_of(_found(self._reader, keyspace.JOBS, keys)), keys)
 
     def none_left(self, begin: bytes) -> None:
-        """No state from there on: then there must be no job either."""
+        """Raise Corrupt if there is a job from the key `begin` on. Called where no state is left."""
         for key, _ in self._from(begin).take(1):
             raise Corrupt("its state is missing", key[4:].hex(), key=key)
 
@@ -124,9 +128,9 @@ _NO_JOBS = job_columns.jobs_of([])
 
 
 class _Chunk:
-    """Some rows of `state`, and one method a column.
+    """Some rows of `state`, and one method for each column.
 
-    Its batches are read in order, and then it knows what it covered.
+    `taken` and `bytes_seen` are final once all of its batches were read.
     """
 
     def __init__(self, moment: StoreView, query: Query, rows: StateColumns, begin: bytes, jobs: _Jobs) -> None:
@@ -158,7 +162,7 @@ class _Chunk:
         yield from self._in_batches(np.arange(self.taken) if keep is None else np.flatnonzero(keep))
 
     def _read_jobs(self, keep: Bools | None) -> Bools | None:
-        """Read the rows of `jobs`, as many as weigh a batch: the chunk ends there. Returns what is kept of it."""
+        """Read the rows of `jobs`, up to the bytes of a batch, and cut the chunk there. Returns which rows are kept."""
         if keep is not None and keep.sum() < _SPARSE * len(keep):
             places = np.flatnonzero(keep)[:_SPARSE_ROWS]
             self._jobs = self._job_rows.few(self._all_keys[places].tobytes())
@@ -176,7 +180,7 @@ class _Chunk:
         return None if keep is None else keep[:count]
 
     def _in_batches(self, places: arrays.Ints) -> Iterator[pa.RecordBatch]:
-        """The chunk's rows, which stand at these places of it: one batch, or several where they are large."""
+        """The chunk's kept rows as one batch, or as several where they are large. `places` are their places in the chunk."""
         ends = np.cumsum(self._weights())
         begin = 0
         while begin < len(places):
@@ -378,25 +382,25 @@ class _Chunk:
     def column_key(self) -> pa.Array:
         sizes = self._heads["key_bytes"].astype(np.int64)
         for at, group in self._groups.items():
-            sizes[at] -= len(group) + 1  # a zero byte parts it from the key
+            sizes[at] -= len(group) + 1  # the group and the zero byte before it
         return arrays.as_text(arrays.cut(self._jobs.data, self._jobs.starts, sizes, sizes == 0))
 
     @cached_property
     def _groups(self) -> dict[int, bytes]:
-        """The groups of the rows that have one, which are of version 2."""
+        """The group of each row that has one, by its place. Such rows have version 2."""
         if not _reads_jobs(self._query):
             return self._looked_up_groups()
         grouped = np.flatnonzero(self._heads["version"] == records.V2).tolist()
-        return {at: _group(self._jobs, at) for at in grouped}
+        return {at: self._jobs.group(at) for at in grouped}
 
     def _looked_up_groups(self) -> dict[int, bytes]:
-        """The same where no other column needs the rows of `jobs`: they are read of jobs that have a group, few at a time."""
+        """The same, for queries that read no rows of `jobs`: only jobs that have a group are looked up, few at a time."""
         grouped = np.flatnonzero(self._flags & records.HAS_GROUP)
         found: dict[int, bytes] = {}
         for begin in range(0, len(grouped), _SPARSE_ROWS):
             places = grouped[begin : begin + _SPARSE_ROWS]
             rows = self._job_rows.few(self._keys[places].tobytes())
-            found.update((place, _group(rows, at)) for at, place in enumerate(places.tolist()))
+            found.update((place, rows.group(at)) for at, place in enumerate(places.tolist()))
         return found
 
     def column_group(self) -> pa.Array:
@@ -473,7 +477,7 @@ class _Chunk:
             end = self._rows.keys[-KEY_BYTES:] + b"\0"
             walk = self._moment.reader.walk(keyspace.NOTES, self._begin, end)
             found = blocks.gather(walk, len(self._rows) + 1, KEY_BYTES, "notes")
-            if found.keys != keys:  # others have notes too, which are not asked for
+            if found.keys != keys:  # rows that are not wanted have notes, too
                 found = found.chosen(np.isin(_voids(found.keys), _voids(keys)))
         if found.keys != keys:
             missing = min({*_split(keys)} - {*_split(found.keys)})
@@ -482,7 +486,7 @@ class _Chunk:
         return _decoded_notes(found)
 
     def _noted(self, values: Sequence[object], kind: pa.DataType) -> pa.Array:
-        """A column of which jobs with notes have these values, and others none."""
+        """A column that has these values for the jobs with notes, in their order, and null for all others."""
         if not values:
             return pa.nulls(len(self._states), kind)
         made = pa.array(values, kind)
@@ -514,10 +518,6 @@ class _Chunk:
         return self._noted(results, pa.binary())
 
 
-def _group(rows: JobColumns, at: int) -> bytes:
-    return records.decode_job(rows.stored(at), rows.key(at)[4:]).group
-
-
 #: Made while the module is imported, by one thread: see `records.structs`.
 _decode_notes = msgspec.msgpack.Decoder(list[records.Notes]).decode
 
@@ -544,4 +544,4 @@ def worker(raw: arrays.Bytes) -> str | None:
 
 
 def _ignore(_: object) -> None:
-    """A decoder was called for the error it raises."""
+    """Discard a decoded value: the decoder was called for the error that it raises."""

@@ -1,8 +1,9 @@
-"""Jobs as sorted files: what one attempt of a bulk load makes, for a store in the same file system.
+"""Sorted files of jobs: what one task attempt writes for a bulk load, in the store's own file system.
 
-One set of files a queue: jobs that are nothing but a payload as segments, the others as rows. Rows come in the order of their ids, which are made here: the load's time, then the partition,
-then a count from a random start, so that two attempts, two partitions or two loads never make the same one. `delay` and
-`ttl` count from the load's beginning, which is the time its jobs say they were created at.
+Each queue has one set of files. Jobs that have only a payload are stored as segments, all others as rows. This module
+makes the ids, in ascending order: the load's time, then the partition, then a count from a random start. Two attempts,
+two partitions or two loads therefore never make the same id. `delay` and `ttl` count from the load's beginning, which is
+also the `created_at` of its jobs.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +87,7 @@ class LoadWriter:
 
 
 class _Shapes(NamedTuple):
-    """What a batch's jobs are like, but for their payloads: a value each, in stored units."""
+    """The fields of a batch's jobs that their states need: one array for each field, in stored units."""
 
     priority: Ints
     flags: Ints
@@ -105,25 +108,40 @@ class _Shapes(NamedTuple):
 
 
 class _Payloads:
-    """A column of payloads: each of them, and all of them as they lie in Arrow's memory."""
+    """A column of payloads, as bytes objects or as they lie in Arrow's memory."""
 
     def __init__(self, column: pa.Array) -> None:
         """`column` is of large binaries, at least one, none of them null."""
         _, offsets, values = column.buffers()
-        count = len(column)
-        ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + count + 1]
+        ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        self._column = column
         self._values = memoryview(b"" if values is None else values)
         self._ends: list[int] = ends.tolist()
         sizes = ends[1:] - ends[:-1]
         self.longest = int(sizes.max())
-        self.each: list[bytes]
-        if self.longest and sizes.min() == self.longest:
-            self.each = np.frombuffer(values, f"V{self.longest}", count, self._ends[0]).tolist()
-        else:
-            self.each = column.to_numpy(zero_copy_only=False).tolist()
+        self._width = self.longest if sizes.min() == self.longest else 0
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def each(self, first: int, end: int) -> Sequence[bytes]:
+        """The payloads at these places.
+
+        Callers take few at a time: a hundred objects that are freed at once stay in the processor's cache.
+        """
+        if self._width:
+            return _slots(self._width, end - first).unpack_from(self._values, self._ends[first])
+        found: list[bytes] = self._column.slice(first, end - first).to_numpy(zero_copy_only=False).tolist()
+        return found
 
     def packed(self, first: int, end: int) -> memoryview:
+        """The same payloads side by side."""
         return self._values[self._ends[first] : self._ends[end]]
+
+
+@lru_cache(64)
+def _slots(width: int, count: int) -> Struct:
+    return Struct(f"{width}s" * count)
 
 
 class _QueueFiles:
@@ -131,7 +149,7 @@ class _QueueFiles:
         self._folder, self._name, self._now, self._target = folder, name, now_ms, target
         self._tables: dict[int, TableWriter] = {}
         self._keys: list[bytes] = []
-        #: Of the jobs that are rows.
+        #: The ids and shapes of jobs that are stored as rows.
         self._ids: list[Bytes] = []
         self._shapes: list[_Shapes] = []
         self._runs: list[tuple[int, LoadShape]] = []
@@ -140,7 +158,7 @@ class _QueueFiles:
         self._members: list[int] = []
 
     def add(self, ids: Bytes, rows: pa.RecordBatch) -> None:
-        """Jobs in the order of their ids, with the columns of `incoming.STAGED`, or those of them that are not null."""
+        """Add jobs in the order of their ids. `rows` has columns of `input_rows.STAGED`; those that are null may be left out."""
         ids[:, MARK] = np.frombuffer(queue_mark(self._target.number), np.uint8)
         columns = {
             name: column
@@ -157,19 +175,18 @@ class _QueueFiles:
         if each:
             self._add_segments(ids.tobytes(), payloads, each)
         else:
-            self._add_rows(ids, _listed(keys), payloads.each, columns)
+            self._add_rows(ids, _listed(keys), payloads.each(0, len(payloads)), columns)
 
     def _add_segments(self, ids: bytes, payloads: _Payloads, each: int) -> None:
-        """Make segments of `each` jobs, which are nothing but a payload."""
+        """Add jobs that have only a payload, as segments of `each` jobs."""
         shape = LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
         made: list[tuple[bytes, bytes]] = []
-        for begin in range(0, len(payloads.each), each):
-            part = payloads.each[begin : begin + each]
-            end = begin + len(part)
+        for begin in range(0, len(payloads), each):
+            end = min(begin + each, len(payloads))
             key = keyspace.of_queue(self._target.number, ids[16 * end - 16 : 16 * end])
-            packed = payloads.packed(begin, end)
+            part, packed = payloads.each(begin, end), payloads.packed(begin, end)
             made.append((key, records.encode_packed_segment(self._now, ids[16 * begin : 16 * end], part, packed)))
-            self._runs.append((len(part), shape))
+            self._runs.append((end - begin, shape))
         self._table(SEGMENTS, filtered=True).put_many(made)
 
     def _add_rows(
@@ -191,7 +208,7 @@ class _QueueFiles:
             self._runs.append((count, shape))
 
     def _table(self, space: int, *, filtered: bool = False) -> TableWriter:
-        """The file of a space, begun with its first row: one without a row cannot be made."""
+        """The file of a space, made when its first row is added: RocksDB makes no file without rows."""
         if space not in self._tables:
             self._tables[space] = TableWriter(str(table_path(self._folder, self._name, space)), filtered=filtered)
         return self._tables[space]

@@ -38,7 +38,7 @@ _READERS = {
     "steps": flow_tables.steps,
 }
 
-#: Up to this many rows are counted, of more it is enough to know about how many lie where.
+#: Up to this many rows are counted exactly. Larger tables are cut by the engine's estimates.
 _EXACT = 100_000
 
 
@@ -114,7 +114,7 @@ def cut_at(ranges: list[Range], boundaries: list[bytes]) -> list[Range]:
 
 
 def _walked(reader: Reader, space: Space, ranges: list[Range], rows: int) -> list[Part]:
-    """Walks the keys: a fraction of the cost of reading the rows, and exact where ids cluster."""
+    """Walk the keys, which costs a fraction of reading the rows and is exact where ids cluster."""
     parts: list[Part] = []
     current: list[Range] = []
     room = rows

@@ -1,13 +1,13 @@
-"""A staged write's commit: record which attempts won, publish their chunks, finish. Repeated, it goes on where it
-stopped.
+"""The commit of a staged write: record which attempts won, publish their chunks, finish. A repeated commit goes on where
+the last one stopped.
 
     begin ─▶ publish 0 ─▶ publish 1 ─▶ … ─▶ rows set aside to the quarantine ─▶ finish ─▶ staged files removed
 
 Parts that were staged as sorted files are the first chunks: the store takes in the files of about a million rows at once.
 
-Killed at any of these, the next commit of the same id finds the recorded manifest and the number of the next chunk, and
-does the rest; what it staged itself is not needed then. Rows that a queue refuses (a key with another payload) are
-recorded in the transaction that publishes their chunk, so that the next commit sets aside the same ones.
+If the process is killed at any step, the next commit of the same id reads the recorded manifest and the number of the
+next chunk, and publishes the rest; it ignores what it staged itself. The transaction that publishes a chunk also records
+the rows that the queue refuses (a key with another payload), so that the next commit sets aside the same rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tenure.model.write import LoadPart, Published, Refusal
 from tenure.queueing.bulk_loads import rows_path
 from tenure.storage.staged_parts import expire, folder_of
 
-#: How often a writer that is held back looks again, in seconds.
+#: The first and the longest pause between two looks of a writer that waits for room, in seconds.
 _LOOK = (0.02, 1.0)
 
 
@@ -57,7 +57,7 @@ class Terms(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the write, all its commits together, came to. `repeated`: it had been finished before this commit."""
+    """The result of a write, over all its commits. `repeated`: an earlier commit had finished it."""
 
     jobs: int
     duplicates: int
@@ -99,7 +99,7 @@ def _publish(store: Store, staged: Staged, manifest: Manifest, published: int, f
             staged.load_chunk(number, tables)
     publisher = _Publisher(store, staged, terms)
     refused = RejectsWriter(files.folder, f"refused-{uuid.uuid4().hex}")
-    # Of the chunks that an earlier commit published, only the refusals are of interest.
+    # With a quarantine, chunks that an earlier commit published are read again for the rows that were refused.
     first = published if terms.quarantine is None else 0
     for number, name, rows in _chunks(files, manifest.parts, first):
         queue = store.queue(name.queue, tenant=name.tenant)
@@ -121,7 +121,7 @@ def _publish(store: Store, staged: Staged, manifest: Manifest, published: int, f
 
 
 def load_groups(parts: Sequence[Part]) -> list[list[LoadPart]]:
-    """The sorted files of a write, in the groups that are loaded at once."""
+    """The sorted files of a write, in groups of at most MOST_LOADED rows. The store ingests a group at once."""
     groups: list[list[LoadPart]] = []
     room = 0
     for table in [table for part in parts for table in part.tables]:
@@ -232,7 +232,10 @@ class _Publisher:
                 refused.sort(key=lambda refusal: refusal.index)
 
     def _hold_back(self, queue: Queue, jobs: int, deadline: float) -> None:
-        """Wait until the queue has room. What this write added since it last looked is counted, so it looks seldom."""
+        """Wait until the queue has room for `jobs` jobs.
+
+        Jobs that this write adds are subtracted from the room last seen, so that the queue is rarely asked.
+        """
         limit = self._terms.max_waiting
         if limit is None:
             return

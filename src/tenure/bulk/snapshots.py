@@ -17,7 +17,7 @@ from tenure.clock import SystemClock
 from tenure.errors import InvalidArgument, SnapshotExpired
 from tenure.model.snapshot import SnapshotInfo
 
-#: Said again that a snapshot is in use, while it is being read.
+#: Milliseconds between two renewals of a snapshot that is being read.
 _RENEW_MS = 10_000
 #: Open copies of this process, by folder: opening one costs as much as reading thousands of rows.
 _open: dict[str, StoreView] = {}

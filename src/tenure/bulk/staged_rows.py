@@ -1,7 +1,7 @@
-"""One attempt's rows, staged: in chunks while they are few, as sorted files once they are many and the store takes them.
+"""Stage one task attempt's rows: few rows in chunks, many rows as sorted files if the store takes them.
 
-A store publishes chunks by writing every job again, through its log; sorted files it takes in as they are. For few rows
-that is not worth the files.
+To publish a chunk, the store writes each of its jobs again, through its log. It ingests sorted files as they are, which
+is cheaper for many rows; for few rows, making and ingesting the files costs more than writing the jobs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tenure.storage.records import PART_BYTES
 if TYPE_CHECKING:
     from tenure.bulk.load_files import LoadWriter
 
-#: Rows that are held back until it is known whether there are more, and their bytes.
+#: Up to so many rows and bytes are held in memory; a partition that has more is staged as sorted files.
 FEW_ROWS, FEW_BYTES = 20_000, 32 * 1024 * 1024
 
 
 class StagedRows:
-    """The files of one attempt. They count only once they are closed, and a manifest names them.
+    """The files of one attempt. They count once they are closed and a manifest names them.
 
-    `target` is of the one queue that all rows go to; None: rows are staged in chunks only.
+    `target` describes the one queue that all rows go to. Without it, rows are staged in chunks only.
     """
 
     def __init__(self, folder: Path, name: str, partition: int, target: LoadTarget | None) -> None:
@@ -51,7 +51,7 @@ class StagedRows:
                 self._decide(many=size <= count * PART_BYTES, target=self._target)
 
     def close(self) -> Part:
-        """What was staged, durable."""
+        """Make the staged files durable, and describe them."""
         if self._held:
             self._decide(many=False, target=None)
         for queue, rows in self._flows.close():
@@ -67,7 +67,7 @@ class StagedRows:
             file.unlink(missing_ok=True)
 
     def _decide(self, *, many: bool, target: LoadTarget | None) -> None:
-        """Stage what was held back: as files, if there are many rows, or in chunks."""
+        """Stage the rows held in memory, as sorted files if there are `many`, else in chunks. Later rows go the same way."""
         held, self._held = self._held, []
         if many and target is not None:
             from tenure.bulk.load_files import LoadWriter  # needs RocksDB, which only some stores do

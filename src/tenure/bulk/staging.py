@@ -36,14 +36,13 @@ from tenure.settings import Settings
 from tenure.storage.folder import expand
 from tenure.storage.staged_parts import FOLDER, PIECE_BYTES, folder_of
 
-#: Instead of a folder: staged in the store itself, piece by piece.
+#: The root of writes that are staged in the store itself, in pieces, instead of in a folder.
 IN_STORE = "store:"
-#: A chunk is closed before it would weigh more, so that a transaction and a request stay small. One job is at most 8
-#: MiB.
+#: The most bytes of a chunk, which is one transaction and one request. A payload has at most 8 MiB.
 CHUNK_BYTES = 16 * 1024 * 1024
-#: Rows, and bytes of them, that wait in memory for their chunks to fill, over all queues.
+#: The most rows and bytes that wait in memory for their chunks to fill, over all queues.
 _HELD_ROWS, _HELD_BYTES = 50_000, 32 * 1024 * 1024
-#: Rows that become sorted files: at most so many of one attempt, and of one load, for which the store's writers wait.
+#: The most rows that one attempt stages as sorted files, and that one load ingests: other writers wait for a load.
 MOST_LOADED = 1_000_000
 _SCHEMA = pa.schema([(name, kind) for name, kind in STAGED.items()])
 
@@ -143,7 +142,7 @@ class PartWriter:
             self._flush_all()
 
     def add_together(self, name: QueueName, rows: pa.RecordBatch) -> None:
-        """The same, into one chunk. Raises TooLarge."""
+        """Add rows that must be in one chunk. Raises TooLarge."""
         size = int(row_bytes(rows).sum())
         if size > CHUNK_BYTES:
             raise TooLarge("a flow", size, CHUNK_BYTES)
@@ -177,7 +176,7 @@ class PartWriter:
 
 
 def row_bytes(rows: pa.RecordBatch) -> Ints:
-    """What each row weighs: its payload, and an even share of what else the batch holds."""
+    """The bytes of each row: its payload, and an equal share of the batch's other columns."""
     payloads = pc.fill_null(pc.binary_length(rows.column("payload")), 0).to_numpy(zero_copy_only=False)
     others = [column for name, column in zip(rows.schema.names, rows.columns, strict=True) if name != "payload"]
     share = sum([column.nbytes for column in others]) // max(1, rows.num_rows)
@@ -202,7 +201,7 @@ class RejectsWriter:
         self.rows += len(reasons)
 
     def close(self) -> Path | None:
-        """The file, durable; None if no row was set aside."""
+        """Make the file durable, and return its path; None if no row was set aside."""
         if self._out is None:
             return None
         self._out.close()
@@ -211,7 +210,7 @@ class RejectsWriter:
 
 
 def complete(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """With every column of `STAGED`; those that were left out are null."""
+    """The rows with all columns of `STAGED`. Columns that were left out are null."""
     if rows.schema == _SCHEMA:
         return rows
     return pa.RecordBatch.from_arrays(
@@ -259,7 +258,7 @@ _HEADERS = JobRequest._fields.index("headers") - 1
 
 
 def requests(rows: pa.RecordBatch) -> Sequence[JobRequest]:
-    """A chunk as a store takes it."""
+    """The rows of a chunk as the requests that a store takes."""
     payloads: list[bytes] = rows.column("payload").to_numpy(zero_copy_only=False).tolist()
     named = [(at, rows.column(name)) for at, name in _STAGED_FIELDS if rows.column(name).null_count < rows.num_rows]
     flows = flow_parts(rows)
@@ -294,7 +293,7 @@ def discard_parts(root: str, write_id: str, names: list[str]) -> None:
 
 
 def upload(store: Store, write_id: str, folder: Path, name: str) -> None:
-    """An attempt's files into the store, in pieces: where it shares no folder with the executors."""
+    """Put an attempt's files into the store, in pieces. For stores that share no folder with the executors."""
     staged = store.staged(write_id)
     for file in sorted(folder.glob(f"{name}.*")):
         with file.open("rb") as source:
@@ -306,7 +305,7 @@ def upload(store: Store, write_id: str, folder: Path, name: str) -> None:
 
 
 def download(store: Store, write_id: str, folder: Path, name: str) -> None:
-    """A part's file back from the store, if it has one of that name."""
+    """Fetch a part's file from the store into `folder`. Makes no file if the store has none of that name."""
     staged = store.staged(write_id)
     with (folder / name).open("wb") as out:
         piece = 0

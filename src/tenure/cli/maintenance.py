@@ -172,8 +172,8 @@ def delete(session: Session, queue: str, force: bool) -> None:
 
 @command(
     "pause",
-    examples=(("Hand out nothing until further notice:", "tenure pause emails"),),
-    short_help="Stop handing out a queue's jobs.",
+    examples=(("Make claims return nothing:", "tenure pause emails"),),
+    short_help="Pause a queue: claims return nothing.",
 )
 @click.argument("queue")
 def pause(session: Session, queue: str) -> None:
@@ -183,8 +183,8 @@ def pause(session: Session, queue: str) -> None:
 
 @command(
     "resume",
-    examples=(("Hand out jobs again:", "tenure resume emails"),),
-    short_help="Hand out a paused queue's jobs again.",
+    examples=(("Let claims return jobs again:", "tenure resume emails"),),
+    short_help="Resume a paused queue.",
 )
 @click.argument("queue")
 def resume(session: Session, queue: str) -> None:
@@ -240,11 +240,11 @@ def _set_paused(session: Session, queue: str, paused: bool) -> None:
 @click.option("--dedup-window", type=DURATION, help="How long an idempotency key is held at least.")
 @click.option("--max-waiting", type=int, help="Refuse enqueues beyond this many waiting jobs.")
 @click.option("--no-max-waiting", is_flag=True, help="Take any number of waiting jobs.")
-@click.option("--max-leased", type=int, help="Hand out no more than this many jobs at a time.")
-@click.option("--no-max-leased", is_flag=True, help="Hand out any number of jobs at a time.")
-@click.option("--rate", help="Hand out no more than so many in a time, as 100/s, 10/m or 5/30s.")
-@click.option("--burst", type=int, help="How many of the rate at once, if less than all.")
-@click.option("--no-rate", is_flag=True, help="Hand out jobs as fast as they are claimed.")
+@click.option("--max-leased", type=int, help="Lease at most this many jobs at a time.")
+@click.option("--no-max-leased", is_flag=True, help="Lease any number of jobs at a time.")
+@click.option("--rate", help="Limit claims to this rate of jobs, as 100/s, 10/m or 5/30s.")
+@click.option("--burst", type=int, help="How many jobs of the rate may be claimed at once (default: all).")
+@click.option("--no-rate", is_flag=True, help="Remove the limit on the rate of claims.")
 @click.option("--reset", is_flag=True, help="Start from the default policy, not from the present one.")
 def configure(session: Session, queue: str, reset: bool, **given: object) -> None:
     """Change the given fields of QUEUE's policy and keep the others; with no option, show the policy.

@@ -67,7 +67,7 @@ def get(session: Session, names: tuple[str, ...], payload: bool, result: bool, r
         if job is None and queue is not None:
             session.require_queue(queue)
     if job is None:
-        no(session, f"no job {job_id} in {where}: it never was, or was done and not retained, cancelled or purged")
+        no(session, f"no job {job_id} in {where}: it never existed, or was done and not kept, cancelled or purged")
     if payload or result:
         content = job.payload if payload else job.result
         if content is None:

@@ -98,6 +98,7 @@ class _Job(NamedTuple):
     visible_ms: int | None
     lease: str | None
     place: tuple[int, int]
+    time_ms: int
 
 
 class _Lease(NamedTuple):
@@ -111,7 +112,8 @@ class _Lease(NamedTuple):
 class Trace:
     """Checks a journal event by event.
 
-    `dense`: one journal, whose events are numbered without a gap. `timed`: writers are serialized, so that an event's
+    `dense`: one journal, whose events are numbered without a gap, and no time goes back. Otherwise they are of several
+    journals (the partitions of a queue), and only each job's own events are in the order of their times. `timed`: writers are serialized, so that an event's
     time is the time of its decision; on other stores an event gets its time later, together with its number.
     """
 
@@ -150,7 +152,7 @@ class Trace:
             self._whole = self._dense and event.number == 1
         elif self._dense and event.number != self._number + 1:
             return f"its number follows {self._number}"
-        if event.time_ms < self._time_ms:
+        if self._dense and event.time_ms < self._time_ms:
             return f"it is earlier than the event before it, by {self._time_ms - event.time_ms} ms"
         self._number, self._time_ms = event.number, event.time_ms
         return None
@@ -216,6 +218,8 @@ class Trace:
             before = _NEW
         elif event.previous != before.place and change is not Change.REPAIRED:
             return f"it names {event.previous} as the event before it, which is {before.place}"
+        if event.time_ms < before.time_ms:
+            return f"it is earlier than the job's event before it, by {before.time_ms - event.time_ms} ms"
         why = (
             _wrong_numbers(rule, change, before, event)
             or _wrong_moment(rule, before, event, timed=self._timed)
@@ -278,10 +282,11 @@ class Trace:
             visible,
             event.lease_id,
             (event.commit, event.index),
+            event.time_ms,
         )
 
 
-_NEW = _Job(State.GONE, 0, 0, 0, 0, None, None, (0, 0))
+_NEW = _Job(State.GONE, 0, 0, 0, 0, None, None, (0, 0), 0)
 
 
 def _wrong_numbers(rule: Rule, change: Change, before: _Job, event: Event) -> str | None:

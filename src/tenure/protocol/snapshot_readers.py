@@ -93,7 +93,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
 def _exactly(stream: IO[bytes], size: int) -> bytes:
     found = stream.read(size)
     if len(found) != size:
-        raise EOFError("nothing more comes")
+        raise EOFError("the process closed its output")
     return found
 
 

@@ -14,7 +14,7 @@ from tenure.model.names import QueueName
 from tenure.model.request import ReplayRequest
 from tenure.queueing import groups, quota_usage, quotas
 from tenure.queueing.core import Core
-from tenure.queueing.enqueue import free_keys, hold_keys
+from tenure.queueing.idempotency_keys import free_keys, hold_keys
 from tenure.queueing.job_notes import read_notes
 from tenure.queueing.outcomes import NUMBER, YES_OR_NO, Answer
 from tenure.queueing.registry import RegisteredQueue

@@ -134,6 +134,8 @@ class _Load:
         self._priorities: dict[int, set[int]] = {}
         #: (how many, the first moment) of the jobs of a group that wait, by (queue, group's name, tier).
         self._groups: dict[tuple[int, bytes, int], tuple[int, int]] = {}
+        #: The event that jobs of one shape share, by (queue, shape).
+        self._templates: dict[tuple[int, LoadShape], bytes] = {}
         self._journal: list[bytes] = []
         #: The journal row that is being filled: how many events, and their bytes.
         self._filled = 0
@@ -152,7 +154,8 @@ class _Load:
             if keyspace.SEGMENTS in part.spaces and not again and not _apart_from_segments(tx, jobs):
                 raise Unavailable("the load's ids lie among those of other jobs: repeat the write, which makes others")
             if keyspace.READY not in part.spaces:  # before, its maker said when its jobs are visible
-                jobs = jobs._replace(runs=[(count, self._visible(shape)) for count, shape in jobs.runs])
+                visible = {shape: self._visible(shape) for shape in {shape for _, shape in jobs.runs}}
+                jobs = jobs._replace(runs=[(count, visible[shape]) for count, shape in jobs.runs])
             segments, ready, group_ready = _Segments(), list[bytes](), list[bytes]()
             states = self._states(part, jobs, segments, ready, group_ready)
             tables += self._written(part, keyspace.STATE, states)
@@ -182,11 +185,9 @@ class _Load:
         if self._groups:
             self._count_groups(unit)
         self._core.turns.offer(unit, unit.offers or {})
-        last = self._commit
-        for row in self._journal:
-            last = tx.append(keyspace.JOURNAL, row)
+        tx.journal += self._journal
         if self._journal:
-            self._core.journal_end = last, self._number, self._now
+            self._core.journal_end = tx.next_append(keyspace.JOURNAL), self._number, self._now
         tx.delete(keyspace.META, self._key)
         record, total = self._record, sum(self._counts.values())
         if record.chunk is not None:
@@ -304,14 +305,19 @@ class _Load:
 
         Returns their references.
         """
-        priority, _, visible, attempts, _ = shape
-        self._priorities.setdefault(queue.number, set()).add(priority)
+        event = self._templates.get((queue.number, shape))
+        if event is None:
+            event = self._templates[queue.number, shape] = self._template(queue, shape)
         first, count = (self._commit << records.REF_BITS) + self._filled, len(packed) // _KEY.size
-        middle = records.pack_event_middle(0, 0, attempts, visible, 0)
-        event = queue.enqueued[priority] + NO_ID + NO_ID + middle + records.NO_TEXT
         self._events.append(_AlikeEvents(event, b"".join(_ids(count).unpack(packed))))
         self._filled += count
         return range(first, first + count)
+
+    def _template(self, queue: RegisteredQueue, shape: LoadShape) -> bytes:
+        """The event of a job of this shape, whose id is zeros. Notes that the queue uses the shape's priority."""
+        self._priorities.setdefault(queue.number, set()).add(shape.priority)
+        middle = records.pack_event_middle(0, 0, shape.max_attempts, shape.visible_at_ms, 0)
+        return queue.enqueued[shape.priority] + NO_ID + NO_ID + middle + records.NO_TEXT
 
     def _close_row(self) -> None:
         if self._filled:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from tenure.errors import Corrupt, InvalidArgument, LeaseLost
 from tenure.model.lease import ClaimRequest, Delivery, Leased
@@ -30,9 +30,8 @@ from tenure.queueing.selection import Selection, select
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
-from tenure.storage.keyspace import Due, DueKey
-
-T = TypeVar("T")
+from tenure.storage.keyspace import DUE, Due, DueKey, commit
+from tenure.storage.segments.stored import SegmentShare
 
 
 def claim(
@@ -172,7 +171,8 @@ def _worth_trying(core: Core, names: Sequence[QueueName]) -> Iterator[QueueName]
 
 def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
     if (
-        core.traits.scope == "host"
+        not core.only_writer
+        and core.traits.scope == "host"
         and request.id is None
         and not core.read(lambda reader: _worth_it(core, reader, name))
     ):
@@ -181,33 +181,32 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
     lease = core.ids.one(now)
     step = FIRST
     while True:
-        outcome = without_late_parents(core, partial(_claim, core, name, request, lease, names, step), now)
+        try:
+            outcome = core.write(partial(_claim, core, name, request, lease, names, step), now)
+        except LateParents as late:
+            late.remove(core, now)
+            continue
         if not isinstance(outcome, Step):
             return outcome
         step = outcome
 
 
 class LateParents(Exception):
-    """A claim met jobs past their ttl that others wait for. Nothing of it is written."""
+    """A claim met jobs past their ttl that others wait for. Nothing of it is written: they are removed first."""
 
     def __init__(self, due: list[DueKey]) -> None:
         super().__init__(due)
         self.due = due
 
-
-def without_late_parents(core: Core, plan: Callable[[UnitOfWork], T], now_ms: int) -> T:
-    """Run a transaction of a claim; where it meets such jobs, they are removed first."""
-    while True:
-        try:
-            return core.write(plan, now_ms)
-        except LateParents as late:
-            core.write(partial(sweep.pass_ttl, rows=late.due), now_ms)
+    def remove(self, core: Core, now_ms: int) -> None:
+        """Remove those jobs, in a transaction. Then the claim is repeated."""
+        core.write(partial(sweep.pass_ttl, rows=self.due), now_ms)
 
 
 _LEASES_DUE = keyspace.due_prefix(Due.LEASE)
 
 
-class Step(NamedTuple):
+class Step(msgspec.Struct, frozen=True):
     """Where a claim goes on that found nothing within `core.inspect_limit` rows. Each step is a transaction of its own."""
 
     #: Take no expired leases over, which the step before did: their jobs can be read only by this one.
@@ -251,16 +250,16 @@ def _claim(
         if queue is None and len(names) > 1 and core.only_writer:
             core.turns.is_quiet(name, NEVER)  # until its first job makes it
         return None
-    until = keyspace.commit(unit.now + 1)
+    until = commit(unit.now + 1)
     if not step.jobs_only and step.leases is not None:
-        step = take_over(core, unit, step)
+        step = take_over(core, unit, step, until)
         if step.jobs_only:
             return step
     if queue.limited:
         room = limits.room(tx, queue, unit.now, request.limit)
         if not room:
             return None
-        request = msgspec.structs.replace(request, limit=room)
+        request = replace(request, limit=room)
     outcome = take(core, Grant(unit, queue, name, request, lease, identity), until, step)
     if outcome is None and len(names) > 1 and core.only_writer and not tx.writes:
         due = next_job(tx, queue)
@@ -268,13 +267,14 @@ def _claim(
     return outcome
 
 
-def take_over(core: Core, unit: UnitOfWork, step: Step) -> Step:
-    """Take over leases that have run out: a claim's share of the sweep."""
-    until = keyspace.commit(max(0, unit.now + 1 - core.traits.grace_ms))
-    if not unit.tx.reader.keys(keyspace.DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
-        return _NO_LEASES if step is FIRST else step._replace(leases=None)
+def take_over(core: Core, unit: UnitOfWork, step: Step, until: bytes) -> Step:
+    """Take over leases that have run out: a claim's share of the sweep. `until` is the moment after now, as keys hold it."""
+    if core.traits.grace_ms:
+        until = commit(max(0, unit.now + 1 - core.traits.grace_ms))
+    if not unit.tx.reader.keys(DUE, _LEASES_DUE, _LEASES_DUE + until, 1, snapshot=True):
+        return _NO_LEASES if step is FIRST else replace(step, leases=None)
     page = sweep.expire(core, unit, step.leases or b"", core.inspect_limit)
-    return step._replace(jobs_only=any(page.counted.values()), leases=page.last)
+    return replace(step, jobs_only=any(page.counted.values()), leases=page.last)
 
 
 _NO_LEASES = Step(leases=None)
@@ -286,7 +286,7 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     tx = unit.tx
     tiers = core.priorities.of(tx, queue)
     if request.limit > 1 and (fewer := tx.at_most(request.limit)) < request.limit:
-        request = msgspec.structs.replace(request, limit=fewer)
+        request = replace(request, limit=fewer)
     if queue.grouped:
         by_turns = group_selection.select(unit, queue, tiers, until, request, core.inspect_limit)
         if by_turns is not None:
@@ -298,9 +298,7 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
             return step if by_turns.again else outcome
     if not queue.meter:
         shares = tx.first_together(tiers, until, request.limit)
-        most = request.max_bytes
-        fits = most is None or sum([share.payload_bytes for share in shares]) <= most
-        if shares and fits and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW:
+        if shares and _fit(shares, request.max_bytes):
             return grant.segments(Together(shares))
     # Where hosts claim side by side, each looks at other rows; behind a row that was seen, at all of them.
     spread = 1 if step.ready else tx.spread
@@ -311,20 +309,19 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     return _granted(grant, found, step)
 
 
+def _fit(shares: Sequence[SegmentShare], max_bytes: int | None) -> bool:
+    """Whether these shares of segments may be leased together: within `max_bytes`, and one row of the journal."""
+    fits = max_bytes is None or sum([share.payload_bytes for share in shares]) <= max_bytes
+    return fits and sum([share.taken for share in shares]) <= records.EVENTS_A_ROW
+
+
 def _granted(grant: Grant, found: Selection, step: Step) -> Leased | Step | None:
     """Lease the jobs that were found. If there are none: where the claim goes on, or None.
 
     Raises Corrupt for damage alone, and LateParents.
     """
-    unit, queue = grant.unit, grant.queue
-    if found.expired:
-        late = [(job, state.due_at_ms) for job, state in found.expired if state.flags & records.HAS_CHILDREN]
-        if late:
-            raise LateParents([DueKey(Due.TTL, due_ms, queue.number, job) for job, due_ms in late])
-    for key in found.orphans:
-        unit.tx.delete(keyspace.READY, key)
-    for job, state in found.expired:
-        remove(unit, queue.number, job, state, Change.TTL_PASSED)
+    if found.expired or found.orphans:
+        _clear(grant.unit, grant.queue, found)
     if found.jobs:
         return grant.rows(found)
     damaged = step.damaged or (found.damaged[0] if found.damaged else None)
@@ -337,6 +334,16 @@ def _granted(grant: Grant, found: Selection, step: Step) -> Leased | Step | None
     if found.expired or found.orphans:
         return Step(True, None, step.ready, damaged)  # what was cleared is to be kept: the next step raises
     raise damaged
+
+
+def _clear(unit: UnitOfWork, queue: RegisteredQueue, found: Selection) -> None:
+    """Remove jobs past their ttl, and ready rows without a job. Raises LateParents."""
+    late = [(job, state.due_at_ms) for job, state in found.expired if state.flags & records.HAS_CHILDREN]
+    if late:
+        raise LateParents([DueKey(Due.TTL, due_ms, queue.number, job) for job, due_ms in late])
+    unit.tx.delete_many(keyspace.READY, found.orphans)
+    for job, state in found.expired:
+        remove(unit, queue.number, job, state, Change.TTL_PASSED)
 
 
 def identity_of(request: ClaimRequest) -> ClaimIdentity:

@@ -53,7 +53,11 @@ def _try(core: Core, request: ClaimRequest, among: AnyQueues) -> Leased | None:
     lease = core.ids.one(now)
     steps = _Steps()
     while True:
-        outcome = claim.without_late_parents(core, partial(_round, core, request, among, lease, steps), now)
+        try:
+            outcome = core.write(partial(_round, core, request, among, lease, steps), now)
+        except claim.LateParents as late:
+            late.remove(core, now)
+            continue
         if not isinstance(outcome, _Steps):
             return outcome
         steps = outcome
@@ -94,8 +98,8 @@ class _Round:
             if name is not None:
                 return claim.given_before(core, unit, (name,), self._identity)
         if self._steps.leases.leases is not None:
-            step = claim.take_over(core, unit, self._steps.leases)
-            self._steps = self._steps._replace(leases=step._replace(jobs_only=False))
+            step = claim.take_over(core, unit, self._steps.leases, self._until)
+            self._steps = self._steps._replace(leases=msgspec.structs.replace(step, jobs_only=False))
             if step.jobs_only:
                 return self._steps
         if unit.tx.keys(keyspace.DUE, _TURNS_DUE, _TURNS_DUE + self._until, 1) and core.turns.bring_back(unit):

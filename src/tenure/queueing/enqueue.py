@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from tenure.errors import KeyConflict, QueueFull, TenureError, TooLarge
 from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
-from tenure.model.lifecycle import TERMINAL, Change, State
+from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
 from tenure.model.request import AlikeJobs, JobRequest, alike_parts, payloads_of
 from tenure.queueing import flow_links, groups, quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.edges import Run
 from tenure.queueing.flow_links import Link
-from tenure.queueing.leases import whole_payload
+from tenure.queueing.idempotency_keys import Holding, Keyed, find_duplicates, hold_keys
 from tenure.queueing.outcomes import ENQUEUED
 from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import RegisteredQueue
-from tenure.queueing.unit_of_work import ALL, UnitOfWork
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Reader
-from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due, commit
+from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due, pack_ready
 from tenure.storage.records import (
     EVENTS_A_ROW,
     NO_TEXT,
@@ -34,7 +33,8 @@ from tenure.storage.records import (
     encode_plain_job,
     pack_event,
     pack_event_head,
-    seal_state,
+    pack_state,
+    seal_short,
 )
 
 T = TypeVar("T")
@@ -46,26 +46,14 @@ _LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
 #: Parts of a batch (`alike_parts`) that have fewer jobs than this on average are written as rows, and journal rows that
 #: have less room are left as they are: engines keep no fewer than about so many jobs together.
 _A_PART = 8
-_NO_EXTRAS = (None, None, None, None)
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
 
 
-class Keyed(NamedTuple):
-    """A job of the call that has an idempotency key."""
-
-    place: int
-    """Its index in the call."""
-    key: bytes
-    """The digest of its key."""
-    payload: bytes
-    """The digest of its payload."""
-
-
 def enqueue(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
-    if core.traits.cuts_batches and len(requests) > 1:
+    if len(requests) > 1 and core.traits.cuts_batches:
         return _enqueue_in_pieces(core, name, requests)
     now, plan = planned(core, name, requests)
-    return core.write(plan, now, answer=ENQUEUED)
+    return core.write(plan, now, ENQUEUED)
 
 
 def _enqueue_in_pieces(core: Core, name: QueueName, requests: Sequence[JobRequest]) -> list[Enqueued]:
@@ -106,9 +94,10 @@ def _enqueue_in_pieces(core: Core, name: QueueName, requests: Sequence[JobReques
 
 
 Plan = Callable[[UnitOfWork], list[Enqueued]]
-Found = tuple[RegisteredQueue, list[bytes], dict[int, bytes]]
+Found = tuple[RegisteredQueue, list[bytes], Mapping[int, bytes]]
 """A queue, the ids of its new jobs, and those of jobs that were there before, by their place in the batch."""
-_NO_LINKS: dict[int, Link] = {}
+_NONE: Mapping[int, bytes] = {}
+_NO_LINKS: Mapping[int, Link] = {}
 
 
 def planned(
@@ -129,31 +118,29 @@ def _batch(
     core: Core, name: QueueName, requests: Sequence[JobRequest], now: int, *, in_flow: bool = False
 ) -> Batch | None:
     """The plan for one queue. None: one of the jobs is part of a flow, unless (`in_flow`) that is known."""
-    parts = alike_parts(requests, max(1, len(requests) // _A_PART)) if len(requests) > 1 else None
-    keyed: list[Keyed] = []
-    moments: dict[int, int] = {}
-    grouped: list[tuple[str, int]] = []
     drawn = core.ids.take(now, len(requests))
+    parts = alike_parts(requests, max(1, len(requests) // _A_PART)) if len(requests) > 1 else None
+    batch = Batch(core, name, requests, parts, drawn)
     if parts is not None:
-        grouped += [(part.group, part.priority) for part in parts if part.group is not None]
+        batch.grouped += [(part.group, part.priority) for part in parts if part.group is not None]
         if len(parts) > 1:
             # The ids of a part follow one another: jobs that are stored together lie between no others.
             ordered = [NO_ID] * len(drawn)
             for place, job in zip(chain.from_iterable([part.places for part in parts]), drawn, strict=True):
                 ordered[place] = job
-            drawn = ordered
-    else:
-        for index, request in enumerate(requests):
-            if request.flow is not None and not in_flow:
-                return None
-            if request.key is not None:
-                # Digests are made once, outside the transaction: they cost more than the look-up.
-                keyed.append(Keyed(index, keyspace.digest(request.key.encode()), keyspace.digest(request.payload)))
-            if request.at_ms is not None:
-                moments[index] = core.time.from_calendar(request.at_ms, now)
-            if request.group is not None:
-                grouped.append((request.group, request.priority))
-    return Batch(core, name, requests, parts, drawn, keyed, moments, grouped)
+            batch.drawn = ordered
+        return batch
+    for index, (payload, _, at_ms, priority, key, _, _, _, _, flow, group) in enumerate(requests):
+        if flow is not None and not in_flow:
+            return None
+        if key is not None:
+            # Digests are made once, outside the transaction: they cost more than the look-up.
+            batch.keyed.append(Keyed(index, keyspace.digest(key.encode()), keyspace.digest(payload)))
+        if at_ms is not None:
+            batch.moments[index] = core.time.from_calendar(at_ms, now)
+        if group is not None:
+            batch.grouped.append((group, priority))
+    return batch
 
 
 class Batch(msgspec.Struct):
@@ -166,25 +153,25 @@ class Batch(msgspec.Struct):
     parts: Sequence[AlikeJobs] | None
     #: Ids that the jobs get, once their queue is marked in them.
     drawn: Sequence[bytes]
-    keyed: Sequence[Keyed]
+    keyed: list[Keyed] = []
     #: When the later ones are ready.
-    moments: Mapping[int, int]
+    moments: dict[int, int] = {}
     #: Group and priority of those that have a group.
-    grouped: Sequence[tuple[str, int]]
+    grouped: list[tuple[str, int]] = []
 
     def find(self, unit: UnitOfWork) -> Found:
         """What has to be read before anything is written."""
         queue = self.core.registry.find(unit.tx, self.name) or unit.queue(self.name)
-        mark, keyed = queue.mark, self.keyed
+        mark = queue.mark
         ids = [job[:6] + mark + job[9:] for job in self.drawn]
-        return queue, ids, _find_duplicates(unit, queue, self.requests, ids, keyed) if keyed else {}
+        return queue, ids, find_duplicates(unit, queue, self.requests, ids, self.keyed) if self.keyed else _NONE
 
     def __call__(
         self, unit: UnitOfWork, found: Found | None = None, links: Mapping[int, Link] = _NO_LINKS
     ) -> list[Enqueued]:
         """`found`: what `find` returned, if it was called; `links`: of jobs that wait for jobs, or are waited for."""
         queue, ids, duplicates = found or self.find(unit)
-        requests, keyed = self.requests, self.keyed
+        requests = self.requests
         if queue.bounded:
             _admit(unit, queue, payloads_of(requests), duplicates)
         if self.grouped:
@@ -195,15 +182,17 @@ class Batch(msgspec.Struct):
             _put_parts(unit, queue, requests, ids, self.parts)
         added = len(ids) - len(duplicates)
         if added:
-            counters, add = queue.counters, unit.tx.add
             blocked = sum([link.open > 0 for link in links.values()]) if links else 0
-            add(counters[_WAITING_COUNT], added - blocked)
-            add(counters[_ENQUEUED_COUNT], added)
+            adds, counters = unit.tx.adds, queue.counters
+            waiting, enqueued = counters[_WAITING_COUNT], counters[_ENQUEUED_COUNT]
+            adds[waiting] = adds.get(waiting, 0) + added - blocked
+            adds[enqueued] = adds.get(enqueued, 0) + added
             if blocked:
-                add(counters[Counter.BLOCKED], blocked)
-        if keyed:
-            hold_keys(unit, queue, [Holding(k, ids[i], payload) for i, k, payload in keyed if i not in duplicates])
-        if not duplicates:
+                unit.tx.add(counters[Counter.BLOCKED], blocked)
+        if self.keyed:
+            fresh = [Holding(key, ids[at], payload) for at, key, payload in self.keyed if at not in duplicates]
+            hold_keys(unit, queue, fresh)
+        if len(ids) > 1 and not duplicates:
             return list(map(Enqueued, map(bytes.hex, ids)))
         return [
             Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
@@ -293,7 +282,7 @@ def _put_parts(
     parts: Sequence[AlikeJobs],
 ) -> None:
     """The jobs of each part, in as few records as the engine can make of them; those that it makes none of, as rows."""
-    payloads, together = payloads_of(requests), 0
+    payloads = payloads_of(requests)
     if max(map(len, payloads)) > PART_BYTES:
         _put_rows(unit, queue, requests, ids, {}, {}, _NO_LINKS)
         return
@@ -302,23 +291,16 @@ def _put_parts(
         if len(parts) > 1:
             jobs, bodies = list(map(ids.__getitem__, part.places)), list(map(payloads.__getitem__, part.places))
         put = _put_together(unit, queue, part, jobs, bodies)
-        together += put
         if put < len(jobs):
             left = requests[put:] if len(parts) == 1 else [requests[place] for place in part.places[put:]]
             _put_rows(unit, queue, left, jobs[put:], {}, {}, _NO_LINKS)
-    if together:
-        unit.wake(queue.name, together)
-        unit.has_work(queue, unit.now)
 
 
 def _put_together(
     unit: UnitOfWork, queue: RegisteredQueue, part: AlikeJobs, jobs: Sequence[bytes], payloads: Sequence[bytes]
 ) -> int:
-    """Jobs that are alike but for their payloads, as the engine stores them together. Returns how many of the first it did.
-
-    The caller wakes claims that wait.
-    """
-    now, max_attempts, (priority, group, _) = unit.now, queue.policy.max_attempts, part
+    """Jobs that are alike but for their payloads, as the engine stores them together. Returns how many of the first it did."""
+    now, max_attempts, (priority, group, _) = unit.now, queue.max_attempts, part
     name, most_leased = b"", None
     if group is not None:
         name, most_leased = group.encode(), queue.policy.of_group(group).max_leased
@@ -337,7 +319,7 @@ def _put_together(
             unit.groups.waits(queue, groups.group_id(name), name, 9 - priority, now, len(ids))
         begin += len(ids)
     if begin:
-        unit.in_use(queue.number, priority)
+        unit.ready(queue, priority, now, now, begin)
     return begin
 
 
@@ -351,52 +333,44 @@ def _put_rows(
     links: Mapping[int, Link],
 ) -> None:
     """The rows and the event of each job that is not there yet."""
-    now, prefix, writes, add_event = unit.now, queue.prefix, unit.tx.writes, unit.add_event
-    heads, default_attempts, tiers = queue.enqueued, queue.policy.max_attempts, queue.tiers
-    latest, earliest, used = now, NEVER, -1
-    for index, (request, job) in enumerate(zip(requests, ids, strict=True)):
+    now, number, prefix, heads, writes = unit.now, queue.number, queue.prefix, queue.enqueued, unit.tx.writes
+    latest, earliest, used, ref = now, NEVER, 0, 0
+    for index, request in enumerate(requests):
+        if not index % EVENTS_A_ROW:
+            ref = unit.begin_events(min(len(ids) - index, EVENTS_A_ROW))
         if index in duplicates:
             continue
-        payload, priority, attempts = request.payload, request.priority, request.max_attempts or default_attempts
-        visible = now + request.delay_ms if request.at_ms is None else max(now, moments[index])
+        payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, _, _, group = request
+        job, attempts = ids[index], attempts or queue.max_attempts
+        visible = now + delay_ms if at_ms is None else max(now, moments[index])
         if visible > latest:
             latest = visible
         if visible < earliest:
             earliest = visible
         if priority != used:
+            if index:
+                unit.in_use(number, used)
             used = priority
-            unit.in_use(queue.number, priority)
-        link = links.get(index) if links else None
-        head = heads[priority]
-        if link is not None and link.open:
-            head = pack_event_head(Change.ENQUEUED, State.BLOCKED, priority, 0, queue.number)
-        ref = add_event(pack_event(head, job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
-        row, ready_row = prefix + job, tiers[9 - priority] + commit(visible) + job
-        flags = due_at = 0
-        if (request.key, request.ttl_ms, request.headers, request.group) == _NO_EXTRAS and len(payload) <= PART_BYTES:
+        row, ready_row = prefix + job, pack_ready(number, 9 - priority, visible, job)
+        head, kind, flags, due_at, link = heads[priority], _WAITING, 0, 0, links.get(index) if links else None
+        if key is None and ttl_ms is None and headers is None and group is None and len(payload) <= PART_BYTES:
             body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
-            if request.group is not None and (link is None or not link.open):
-                ready_row = keyspace.ready(queue.number, priority, visible, job, keyspace.GROUPED)
-                groups.wait(unit, queue, job, priority, visible, request.group.encode())
+            if group is not None and (link is None or not link.open):
+                ready_row = keyspace.ready(number, priority, visible, job, keyspace.GROUPED)
+                groups.wait(unit, queue, job, priority, visible, group.encode())
+        index_row = (READY, ready_row, b"")
         if link is not None:
             flags |= link.flags
             if link.open:
-                state = (V1, _BLOCKED, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)
-                writes += (
-                    (JOBS, row, body),
-                    (STATE, row, seal_state(*state)),
-                    (keyspace.BLOCKED, row, link.blocked),
-                )
-                continue
-        writes += (
-            (JOBS, row, body),
-            (STATE, row, seal_state(V1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)),
-            (READY, ready_row, b""),
-        )  # fmt: skip
-    unit.wake(queue.name, ALL if latest > now else len(ids))
-    unit.has_work(queue, earliest)
+                head, kind = pack_event_head(Change.ENQUEUED, State.BLOCKED, priority, 0, number), _BLOCKED
+                index_row = (keyspace.BLOCKED, row, link.blocked)
+        state = pack_state(V1, kind, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)
+        writes += ((JOBS, row, body), (STATE, row, seal_short(state)), index_row)
+        unit.events.append(pack_event(head, job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
+        ref += 1
+    unit.ready(queue, used, earliest, latest, len(ids))
 
 
 def _put_extras(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, request: JobRequest) -> tuple[bytes, int, int]:
@@ -441,88 +415,3 @@ def _admit(
         size = sum([len(payload) for index, payload in enumerate(payloads) if index not in duplicates])
         quotas.admit(unit, queue, more, size)
         quota_usage.moved(unit, meter, more, size)
-
-
-# ── idempotency keys ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _find_duplicates(
-    unit: UnitOfWork,
-    queue: RegisteredQueue,
-    requests: Sequence[JobRequest],
-    ids: Sequence[bytes],
-    keyed: Sequence[Keyed],
-) -> dict[int, bytes]:
-    """Which of the call's jobs are there already, and as what; raises KeyConflict, listing all, for those that are other jobs."""
-    held = holders(unit, queue, [key for _, key, _ in keyed])
-    duplicates: dict[int, bytes] = {}
-    conflicts: list[tuple[int, str]] = []
-    for index, key, payload in keyed:
-        holder = held.get(key)
-        if holder is None:
-            held[key] = (ids[index], payload)
-        elif holder[1] != payload and requests[index].on_conflict != "keep":
-            conflicts.append((index, holder[0].hex()))
-        else:
-            duplicates[index] = holder[0]
-    if conflicts:
-        index, existing = conflicts[0]
-        raise KeyConflict(index, str(requests[index].key), existing, conflicts)
-    return duplicates
-
-
-def holders(unit: UnitOfWork, queue: RegisteredQueue, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
-    """Who holds these keys now: the job, and the digest of its payload."""
-    return holders_at(unit.tx, queue.number, unit.now, keys)
-
-
-def holders_at(reader: Reader, queue: int, now_ms: int, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
-    """Who holds these keys of a queue (by its number) at a time."""
-    rows = reader.get_many(keyspace.DEDUP, [keyspace.of_queue(queue, key) for key in keys])
-    found: dict[bytes, tuple[bytes, bytes]] = {}
-    lapsed: list[tuple[bytes, records.DedupRecord]] = []
-    for key, raw in zip(keys, rows, strict=True):
-        if raw is not None:
-            record = records.decode_dedup(raw)
-            if record.until_ms > now_ms:
-                found[key] = (record.job, record.payload_digest)
-            else:
-                lapsed.append((key, record))
-    # Past its window a key is still held by a job that has not ended.
-    states = reader.get_many(keyspace.STATE, [keyspace.of_queue(queue, r.job) for _, r in lapsed])
-    for (key, record), raw in zip(lapsed, states, strict=True):
-        if raw is not None and records.decode_state(raw, record.job).state not in TERMINAL:
-            found[key] = (record.job, record.payload_digest)
-    return found
-
-
-class Holding(NamedTuple):
-    """A key, and the job that is to hold it."""
-
-    key: bytes
-    job: bytes
-    payload: bytes
-
-
-def hold_keys(unit: UnitOfWork, queue: RegisteredQueue, keys: Iterable[Holding]) -> None:
-    until = unit.now + queue.dedup_ms
-    for key, job, payload in keys:
-        at = keyspace.of_queue(queue.number, key)
-        unit.tx.put(keyspace.DEDUP, at, records.encode_dedup(job, payload, until))
-        unit.tx.put(keyspace.DUE, keyspace.due(Due.DEDUP, until, queue.number, key), b"")
-
-
-def free_keys(unit: UnitOfWork, queue: RegisteredQueue, jobs: Sequence[bytes]) -> list[Holding]:
-    """The keys of jobs that wait again, as far as no other job has them; of two with one key the first takes it."""
-    tx = unit.tx
-    wanted: dict[bytes, Holding] = {}
-    for job, raw in zip(
-        jobs, tx.get_many(keyspace.JOBS, [keyspace.of_queue(queue.number, job) for job in jobs]), strict=True
-    ):
-        if raw is not None:
-            record = records.decode_job(raw, job)
-            payload = keyspace.digest(whole_payload(tx, queue.number, job, record))
-            key = keyspace.digest(record.key)
-            wanted.setdefault(key, Holding(key, job, payload))
-    held = holders(unit, queue, list(wanted))
-    return [holding for key, holding in wanted.items() if held.get(key, (holding.job,))[0] == holding.job]

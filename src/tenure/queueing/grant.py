@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -20,13 +19,23 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.selection import Selection
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
-from tenure.storage.keyspace import LEASE_JOBS, LEASES, Counter, Due
-from tenure.storage.records import EVENTS_A_ROW, HAS_GROUP, NO_TEXT, REF_BITS, V1, pack_event, seal_state
+from tenure.storage.keyspace import DUE, LEASE_JOBS, LEASES, READY, STATE, Counter, Due, due
+from tenure.storage.records import (
+    EVENTS_A_ROW,
+    HAS_GROUP,
+    NO_TEXT,
+    REF_BITS,
+    V1,
+    encode_lease_jobs,
+    encode_new_lease,
+    pack_event,
+    pack_state,
+    seal_short,
+)
 from tenure.storage.segments.stored import SegmentShare
 
 T = TypeVar("T")
 _LEASED = int(State.LEASED)
-_job_of, _token_of = attrgetter("job"), attrgetter("token")
 _LEASE_DUE = int(Due.LEASE)
 #: Instead of the event that made a job ready, where repair has left none: later than any.
 _NOT_TOLD = 1 << 80
@@ -68,42 +77,45 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     def rows(self, found: Selection) -> Leased:
         """Lease jobs that are stored as rows."""
         unit, queue, name, lease, expires = self.unit, self.queue, self.name, self.lease, self._expires()
-        prefix, writes, add_event, heads = queue.prefix, unit.tx.writes, unit.add_event, queue.claimed
+        prefix, number, heads, writes, selected = queue.prefix, queue.number, queue.claimed, unit.tx.writes, found.jobs
+        jobs: list[bytes] = []
+        tokens: list[int] = []
         deliveries: list[Delivery] = []
-        worker, text, first, newest = self.request.worker, NO_TEXT, unit.first_token, 0
-        for key, job, state, record in found.jobs:
-            if worker and not len(deliveries) % EVENTS_A_ROW:
-                text = self._worker_text(len(found.jobs) - len(deliveries))
-            attempt, token, priority = state.attempt + 1, next_token(state.token, first), state.priority
-            attempts, before = state.max_attempts, state.last_event
+        worker, text, first, newest = self.request.worker, NO_TEXT, unit.core.first_token, 0
+        ref = 0
+        for key, job, state, record in selected:
+            if not len(jobs) % EVENTS_A_ROW:
+                ref = unit.begin_events(min(len(selected) - len(jobs), EVENTS_A_ROW))
+                if worker:
+                    text = unit.text(worker)
+            _, _, priority, reason, flags, attempt, attempts, replays, token, visible, ended, due_at, before, _ = state
+            created, _, own_key, headers, _, payload, group = record
+            attempt, token = attempt + 1, next_token(token, first)
             if before > newest or not before:
                 newest = before or _NOT_TOLD
-            ref = add_event(pack_event(heads[priority], job, lease, token, attempt, attempts, expires, before, text))
-            if state.due_at_ms:
-                writes.append((keyspace.DUE, keyspace.due(Due.TTL, state.due_at_ms, queue.number, job), None))
-            leased = seal_state(
-                V1, _LEASED, priority, state.reason, state.flags, attempt, attempts, state.replays, token,
-                state.visible_at_ms, state.ended_at_ms, 0, ref, lease,
-            )  # fmt: skip
-            writes += ((keyspace.STATE, prefix + job, leased), (keyspace.READY, key, None))
-            if state.flags & HAS_GROUP:
-                groups.take(unit, queue.number, job, state, record.group)
+            unit.events.append(pack_event(heads[priority], job, lease, token, attempt, attempts, expires, before, text))
+            if due_at:
+                writes.append((DUE, due(Due.TTL, due_at, number, job), None))
+            leased = pack_state(
+                V1, _LEASED, priority, reason, flags, attempt, attempts, replays, token, visible, ended, 0, ref, lease
+            )
+            ref += 1
+            writes += ((STATE, prefix + job, seal_short(leased)), (READY, key, None))
+            if flags & HAS_GROUP:
+                groups.take(unit, number, job, state, group)
+            jobs.append(job)
+            tokens.append(token)
             deliveries.append(
                 Delivery(
-                    name, job, lease, token, record.payload, attempt, attempts, priority, record.created_at_ms,
-                    headers_of(record.headers, job) if record.headers else {}, key_of(record.key) if record.key else None,
-                    record.group.decode() if record.group else None,
+                    name, job, lease, token, payload, attempt, attempts, priority, created,
+                    headers_of(headers, job) if headers else {}, key_of(own_key) if own_key else None,
+                    group.decode() if group else None,
                 )
             )  # fmt: skip
         if queue.meter:
-            quota_usage.moved(unit, queue.meter, -len(deliveries), 0)
-        self._put_lease(list(map(_job_of, deliveries)), list(map(_token_of, deliveries)), expires, newest)
+            quota_usage.moved(unit, queue.meter, -len(jobs), 0)
+        self._put_lease(jobs, tokens, expires, newest)
         return Leased(name, lease, expires, deliveries)
-
-    def _worker_text(self, left: int) -> bytes:
-        """The worker's name, for the events of the next jobs: it stands in the journal row that they stand in."""
-        self.unit.begin_events(min(left, EVENTS_A_ROW))
-        return self.unit.text(self.request.worker)
 
     def segments(self, together: Together) -> Leased:
         """Lease jobs that are stored together. Requires: their events fit one row of the journal."""
@@ -124,7 +136,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             state, body = segment.state, segment.body
             priority, attempt, most = state.priority, state.attempt + 1, state.max_attempts
             taken, before = segment.jobs_at(places), segment.events_at(places)
-            token = next_token(state.token, unit.first_token)
+            token = next_token(state.token, unit.core.first_token)
             alike = lease + records.pack_event_middle(token, attempt, most, expires, 0)[: -records.REF_BYTES]
             unit.add_events_alike(queue.claimed[priority], taken, alike, before, text)
             unit.tx.lease_together(share, lease, token, ref + len(jobs))
@@ -161,20 +173,20 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     def _put_lease(self, jobs: Sequence[bytes], tokens: Sequence[int], expires: int, newest: int) -> None:
         """Write the lease over these jobs, of which `newest` is the last event that made one ready."""
         unit, queue, lease, identity = self.unit, self.queue, self.lease, self.identity
-        tx, count, at = unit.tx, len(jobs), queue.prefix + lease
+        tx, count, number, at, now = unit.tx, len(jobs), queue.number, queue.prefix + lease, unit.now
         tx.answers_after = newest >> REF_BITS
         claim_key = NO_ID if identity is None else identity.key
         tx.writes += (
-            (LEASES, at, records.encode_new_lease(expires, unit.now, count, claim_key, self.request.worker.encode())),
-            (LEASE_JOBS, at, records.encode_lease_jobs(jobs, tokens)),
-            (keyspace.DUE, keyspace.due(_LEASE_DUE, expires, queue.number, lease), b""),
+            (LEASES, at, encode_new_lease(expires, now, count, claim_key, self.request.worker.encode())),
+            (LEASE_JOBS, at, encode_lease_jobs(jobs, tokens)),
+            (DUE, due(_LEASE_DUE, expires, number, lease), b""),
         )
         if tx.holds_leases:
-            tx.hold(at, expires - unit.now)
+            tx.hold(at, expires - now)
         if identity is not None:
             tx.writes += (
                 (keyspace.CLAIMS, queue.prefix + identity.key, records.encode_claim(lease, identity.asked)),
-                (keyspace.DUE, keyspace.due(Due.CLAIM, expires + CLAIM_MEMORY_MS, queue.number, identity.key), b""),
+                (DUE, due(Due.CLAIM, expires + CLAIM_MEMORY_MS, number, identity.key), b""),
             )
         if queue.limited:
             limits.take(unit, queue, count)

@@ -127,7 +127,6 @@ class RememberingCore(Core):
         self,
         fn: Callable[[UnitOfWork], T],
         now_ms: int | None = None,
-        *,
         answer: Answer[T] | None = None,
         step: bytes = b"",
     ) -> T:

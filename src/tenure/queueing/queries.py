@@ -12,7 +12,7 @@ from tenure.model.names import QueueName
 from tenure.queueing import flows, journal
 from tenure.queueing.core import Core
 from tenure.queueing.edges import children_of
-from tenure.queueing.enqueue import holders_at
+from tenure.queueing.idempotency_keys import holders_at
 from tenure.queueing.job_notes import read_notes, whole_result
 from tenure.queueing.leases import held_jobs, read_lease, whole_payload
 from tenure.queueing.registry import RegisteredQueue

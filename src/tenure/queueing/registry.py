@@ -32,6 +32,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True):
     policy: Policy
     paused: bool
     raw: bytes
+    max_attempts: int
     #: The policy's lease and retentions in stored units, and where each priority's ready rows begin, highest first.
     lease_ms: int
     retention_ms: int
@@ -75,6 +76,7 @@ def registered(raw: bytes) -> RegisteredQueue:
         policy,
         record.paused,
         raw,
+        policy.max_attempts,
         duration_ms("lease", policy.lease),
         duration_ms("retention", policy.retention),
         duration_ms("result_retention", policy.result_retention),

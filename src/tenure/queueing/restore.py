@@ -18,7 +18,8 @@ from tenure.model.names import QueueName
 from tenure.model.request import JobImage
 from tenure.queueing import groups, quota_usage, quotas
 from tenure.queueing.core import Core
-from tenure.queueing.enqueue import JOB_OVERHEAD, holders
+from tenure.queueing.enqueue import JOB_OVERHEAD
+from tenure.queueing.idempotency_keys import holders
 from tenure.queueing.job_notes import put_parts, write_notes
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.locations import note_foreign

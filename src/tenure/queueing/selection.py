@@ -11,11 +11,11 @@ import msgspec
 from tenure.errors import Corrupt
 from tenure.model.lease import ClaimRequest
 from tenure.model.lifecycle import State
-from tenure.queueing.job_rows import read_bodies, read_states
+from tenure.queueing.job_rows import read_ready
 from tenure.queueing.leases import whole_payload
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
-from tenure.storage.keyspace import READY, READY_JOB, ready
+from tenure.storage.keyspace import READY, pack_ready
 from tenure.storage.records import HAS_GROUP, JobRecord, StateRecord, new_tuple
 
 _WAITING = int(State.WAITING)
@@ -96,25 +96,22 @@ def read_rows(
     unit: UnitOfWork, queue: RegisteredQueue, max_bytes: int | None, keys: list[bytes], found: Selection, inspect: int
 ) -> bool:
     """Read the jobs these rows point at, and take those that are good. False: `max_bytes` or `inspect` is reached."""
-    reader, number, now = unit.tx.reader, queue.number, unit.now
-    jobs = [key[READY_JOB] for key in keys]
-    states = read_states(reader, queue.prefix, jobs)
-    bodies = read_bodies(reader, queue.prefix, jobs)
-    for key, job, state, record in zip(keys, jobs, states, bodies, strict=True):
-        if (
-            type(state) is StateRecord
-            and type(record) is JobRecord
-            and state.state == _WAITING
-            and not (state.due_at_ms and state.due_at_ms <= now)
-            and key == ready(number, state.priority, state.visible_at_ms, job, state.flags & HAS_GROUP)
-        ):
-            if max_bytes is not None and found.jobs and found.payload_bytes + record.payload_bytes > max_bytes:
-                return False
-            whole = record if not record.parts else _joined(unit, number, job, record, found)
-            if whole is not None:
-                found.payload_bytes += whole.payload_bytes
-                found.jobs.append(new_tuple(Selected, (key, job, state, whole)))
-                continue
+    number, now, taken = queue.number, unit.now, found.jobs
+    for key, job, state, record in read_ready(unit.tx.reader, queue.prefix, keys):
+        if type(state) is StateRecord and type(record) is JobRecord:
+            _, kind, priority, _, flags, _, _, _, _, visible, _, due_at, _, _ = state
+            _, parts, _, _, payload_bytes, _, _ = record
+            tier = 9 - priority + (flags & HAS_GROUP)
+            if kind == _WAITING and key == pack_ready(number, tier, visible, job) and not 0 < due_at <= now:
+                if max_bytes is not None and taken and found.payload_bytes + payload_bytes > max_bytes:
+                    return False
+                whole = _joined(unit, number, job, record, found) if parts else record
+                if whole is not None:
+                    found.payload_bytes += payload_bytes
+                    taken.append(new_tuple(Selected, (key, job, state, whole)))
+                    continue
+            else:
+                _pass_over(number, key, job, state, record, found)
         else:
             _pass_over(number, key, job, state, record, found)
         if found.passed_over >= inspect:
@@ -147,8 +144,8 @@ def _pass_over(
         found.damaged.append(state)
     elif isinstance(record, Corrupt):
         found.damaged.append(record)
-    elif state.state == _WAITING and key == ready(
-        number, state.priority, state.visible_at_ms, job, state.flags & HAS_GROUP
+    elif state.state == _WAITING and key == pack_ready(
+        number, 9 - state.priority + (state.flags & HAS_GROUP), state.visible_at_ms, job
     ):
         found.expired.append((job, state))
     else:

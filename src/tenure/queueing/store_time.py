@@ -23,7 +23,8 @@ class StoreTime:
         self._offset = engine.transact(lambda tx: self._join(tx, steady, wall, boot))
 
     def now_ms(self) -> int:
-        return self._steady() + self._offset
+        steady = self._steady
+        return steady() + self._offset
 
     def from_calendar(self, wall_ms: int, now_ms: int) -> int:
         """A moment to come, of the calendar, in the store's time, by what the calendar shows now; not before `now_ms`."""

@@ -36,7 +36,7 @@ ALL = 1 << 30
 
 
 JournalEnd = tuple[int, int, int]
-"""Where the journal ends: its last commit, the number of the next event, the time of the last row."""
+"""Where the journal ends: the numbers of its next commit and its next event, the time of the last row."""
 
 
 class ParentEnd(NamedTuple):
@@ -66,41 +66,46 @@ class FlowWork:
 
 
 class UnitOfWork:
-    # What few transactions have is made when it is needed.
-    #: Texts of the events in the journal row that is being filled, and their bytes.
-    _texts: list[bytes] | None = None
-    _texts_bytes = 0
-    _meters: dict[int, int] | None = None
-    _made: dict[QueueName, RegisteredQueue] | None = None
-    _rows: dict[tuple[int, bytes], bytes | None] | None = None
-    _groups: GroupChanges | None = None
-    #: Queues that get a turn by this transaction, by number.
-    offers: dict[int, Offer] | None = None
-    flow_work: FlowWork | None = None
+    __slots__ = (
+        "_first_ref", "_groups", "_made", "_meters", "_number", "_rows", "_texts", "_texts_bytes",
+        "core", "ended", "events", "flow_work", "now", "offers", "tx", "woken",
+    )  # fmt: skip
 
     def __init__(self, tx: Transaction, core: Core, now_ms: int) -> None:
-        self.tx, self._core = tx, core
+        self.tx, self.core = tx, core
         first = tx.next_commit
-        commit, number, time_ms = core.journal_end
+        following, number, time_ms = core.journal_end
         # What this process wrote last is the end of the journal only where it alone writes, and no commit was interrupted.
-        if commit != first - 1 or not core.only_writer:
+        if following != first or not core.only_writer:
             _, number, time_ms = self._read_journal_end(first)
         self._number = number
         #: The transaction's time: never before one that was stored.
         self.now = now_ms if now_ms > time_ms else time_ms
-        #: Of the journal row that is being filled: its events, and the reference of the first of them.
-        self._events: list[bytes] = []
+        #: Of the journal row that is being filled: its events, and the reference of the first of them. `begin_events` makes
+        #: room for those that a verb appends itself.
+        self.events: list[bytes] = []
         self._first_ref = first << REF_BITS
         #: Whom to wake: how many waiters, by queue, and those who wait for a job that ended.
         self.woken: dict[QueueName, int] = {}
         self.ended: list[bytes] = []
+        # What few transactions have is made when it is needed.
+        #: Texts of the events in the journal row that is being filled, and their bytes.
+        self._texts: list[bytes] | None = None
+        self._texts_bytes = 0
+        self._meters: dict[int, int] | None = None
+        self._made: dict[QueueName, RegisteredQueue] | None = None
+        self._rows: dict[tuple[int, bytes], bytes | None] | None = None
+        self._groups: GroupChanges | None = None
+        #: Queues that get a turn by this transaction, by number.
+        self.offers: dict[int, Offer] | None = None
+        self.flow_work: FlowWork | None = None
 
     def _read_journal_end(self, first: int) -> JournalEnd:
         raw = self.tx.get(keyspace.JOURNAL, keyspace.commit(first - 1)) if first > 1 else None
         if raw is None:
-            return first - 1, 1, 0
+            return first, 1, 0
         header = records.decode_journal_header(raw)
-        return first - 1, header.first_number + header.events, header.time_ms
+        return first, header.first_number + header.events, header.time_ms
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,20 +116,20 @@ class UnitOfWork:
 
     def room_for_events(self) -> int:
         """How many events the row that is being filled still takes; of a full one, how many the next will."""
-        return EVENTS_A_ROW - len(self._events) or EVENTS_A_ROW
+        return EVENTS_A_ROW - len(self.events) or EVENTS_A_ROW
 
     def begin_events(self, count: int) -> int:
         """Make room for `count` events side by side (at most `EVENTS_A_ROW`); returns the first one's reference."""
-        if len(self._events) + count > EVENTS_A_ROW:
+        if len(self.events) + count > EVENTS_A_ROW:
             self._close_row()
-        return self._first_ref + len(self._events)
+        return self._first_ref + len(self.events)
 
     def add_event(self, event: bytes) -> int:
         """Add a whole event; returns its reference."""
-        events = self._events
+        events = self.events
         if len(events) >= EVENTS_A_ROW:
             self._close_row()
-            events = self._events
+            events = self.events
         ref = self._first_ref + len(events)
         events.append(event)
         return ref
@@ -133,7 +138,7 @@ class UnitOfWork:
         self, head: bytes, jobs: Sequence[bytes], middle: bytes, previous: Iterable[int], text: bytes = NO_TEXT
     ) -> None:
         """Add an event for each job, in the room that `begin_events` made: they differ in the job and the event before."""
-        self._events += map(_pack_alike, repeat(head), jobs, repeat(middle), previous, repeat(text))
+        self.events += map(_pack_alike, repeat(head), jobs, repeat(middle), previous, repeat(text))
 
     def event(
         self,
@@ -149,7 +154,7 @@ class UnitOfWork:
         text: str | bytes = "",
     ) -> int:
         """Add one event, described by the state it leads to; returns its reference. That state's `last_event` is ignored."""
-        if len(self._events) >= EVENTS_A_ROW:
+        if len(self.events) >= EVENTS_A_ROW:
             self._close_row()
         if after is None:
             head = records.pack_event_head(change, state, 0, 0, queue)
@@ -171,20 +176,13 @@ class UnitOfWork:
 
     def _close_row(self) -> None:
         """Write the row that is being filled; the next event begins another."""
-        self.tx.journal.append(records.encode_journal(self._number, self.now, self._events, self._tail()))
-        self._number += len(self._events)
+        self.tx.journal.append(records.encode_journal(self._number, self.now, self.events, self._tail()))
+        self._number += len(self.events)
         self._first_ref = (self.tx.next_commit + len(self.tx.journal)) << REF_BITS
-        self._events, self._texts, self._texts_bytes = [], None, 0
+        self.events, self._texts, self._texts_bytes = [], None, 0
 
     def _tail(self) -> bytes:
         return b"".join(self._texts) if self._texts else b""
-
-    # ── deliveries ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def first_token(self) -> int:
-        """Tokens that this transaction gives are larger."""
-        return self._core.first_token
 
     # ── counters and wake-ups ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,27 +192,31 @@ class UnitOfWork:
 
     def in_use(self, queue: int, priority: int) -> None:
         """Ready rows of this priority are being written: claims have to look there from now on."""
-        known = self._core.priorities
+        known = self.core.priorities
         if priority not in known.used.get(queue, ALL_PRIORITIES):
             known.add(queue, priority)
 
-    def ready(self, queue: RegisteredQueue, priority: int, visible_at_ms: int) -> None:
-        """A ready row is being written: claims look there, and a waiter takes the job or plans for it."""
-        self.in_use(queue.number, priority)
-        self.has_work(queue, visible_at_ms)
-        name = queue.name
-        if visible_at_ms > self.now:
-            self.woken[name] = ALL
-        else:
-            self.woken[name] = self.woken.get(name, 0) + 1
+    def ready(
+        self, queue: RegisteredQueue, priority: int, first_ms: int, last_ms: int | None = None, count: int = 1
+    ) -> None:
+        """Ready rows of this priority are being written, of so many jobs, visible from `first_ms` to `last_ms` on.
 
-    def wake(self, name: QueueName, waiters: int) -> None:
-        """So many waiters of a queue look again."""
-        self.woken[name] = self.woken.get(name, 0) + waiters
+        Claims look there, and waiters take the jobs or plan for them.
+        """
+        core, number, name, woken = self.core, queue.number, queue.name, self.woken
+        priorities, turns = core.priorities, core.turns
+        if priority not in priorities.used.get(number, ALL_PRIORITIES):
+            priorities.add(number, priority)
+        if turns.quiet or turns.offered.get(number, NEVER) > first_ms:
+            self.has_work(queue, first_ms)
+        if (last_ms or first_ms) > self.now:
+            woken[name] = ALL
+        else:
+            woken[name] = woken.get(name, 0) + count if woken else count
 
     def has_work(self, queue: RegisteredQueue, visible_at_ms: int) -> None:
         """The queue has a job from this moment on: claims from any queue look there, in its turn."""
-        known = self._core.turns
+        known = self.core.turns
         if known.quiet:
             known.is_quiet_no_more(queue.name)
         if known.offered.get(queue.number, NEVER) > visible_at_ms:
@@ -230,7 +232,7 @@ class UnitOfWork:
 
     def lifted(self, queue: RegisteredQueue) -> None:
         """The queue is no longer paused, or has room again."""
-        if self._core.turns.may_be_blocked(queue.number) and queue.number not in (self.offers or ()):
+        if self.core.turns.may_be_blocked(queue.number) and queue.number not in (self.offers or ()):
             self.offer(Offer(queue, self.now, lifted=True))
 
     def freed(self, queue: RegisteredQueue, count: int) -> None:
@@ -250,7 +252,7 @@ class UnitOfWork:
 
     def numbered(self, queue: int) -> RegisteredQueue | None:
         """The queue of that number; None if it is deleted."""
-        found = self._core.registry.by_number(self.tx, queue)
+        found = self.core.registry.by_number(self.tx, queue)
         return None if found is None or found.deleted else found
 
     def meter_of(self, queue: int) -> int:
@@ -259,7 +261,7 @@ class UnitOfWork:
             self._meters = {}
         meter = self._meters.get(queue)
         if meter is None:
-            found = self._core.registry.by_number(self.tx, queue)
+            found = self.core.registry.by_number(self.tx, queue)
             meter = self._meters[queue] = 0 if found is None else found.meter
         return meter
 
@@ -299,7 +301,7 @@ class UnitOfWork:
 
     def known_queue(self, name: QueueName) -> RegisteredQueue | None:
         """The queue of that name, if it was there or this transaction made it."""
-        found = self._core.registry.find(self.tx, name)
+        found = self.core.registry.find(self.tx, name)
         return self._made.get(name) if found is None and self._made is not None else found
 
     def make_queues(self, names: Sequence[QueueName]) -> list[RegisteredQueue]:
@@ -309,7 +311,7 @@ class UnitOfWork:
         number = 1 if raw is None else records.decode_struct(records.NumberRecord, raw, "the queue counter").value
         made = []
         for name in names:
-            before = self._core.registry.read(self.tx, name)
+            before = self.core.registry.read(self.tx, name)
             raw = self.tx.get(keyspace.META, keyspace.quota_row(name.tenant))
             meter = 0 if raw is None else records.decode_struct(records.QuotaRecord, raw, "a quota").number
             given = number if before is None else before.number
@@ -325,7 +327,7 @@ class UnitOfWork:
         self.tx.put(keyspace.QUEUES, keyspace.queue_row(record.tenant, record.queue), raw)
         found = registered(raw)
         # Once it is written, so that two changes of one queue are learnt in their order.
-        self.tx.when_written(lambda: self._core.registry.learn(found))
+        self.tx.when_written(lambda: self.core.registry.learn(found))
         return found
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -336,12 +338,13 @@ class UnitOfWork:
             self._groups.finish()
             self._groups = None  # it refers to this unit: left so, both would wait for the garbage collector
         if self.offers is not None:
-            self._core.turns.offer(self, self.offers)
-        events, tx = self._events, self.tx
+            self.core.turns.offer(self, self.offers)
+        events, tx, number = self.events, self.tx, self._number
+        journal = tx.journal
         if events:
             tail = b"" if self._texts is None else self._tail()
-            tx.journal.append(records.encode_journal(self._number, self.now, events, tail))
-        elif not tx.journal:
+            journal.append(records.encode_journal(number, self.now, events, tail))
+        elif not journal:
             return
         # Not trusted before the journal itself has this end (`__init__`): the commit may yet be interrupted.
-        self._core.journal_end = tx.next_commit + len(tx.journal) - 1, self._number + len(events), self.now
+        self.core.journal_end = tx.next_commit + len(journal), number + len(events), self.now

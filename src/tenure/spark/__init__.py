@@ -27,7 +27,7 @@ except (
 
     raise ModuleNotFoundError(missing("tenure.spark", str(exc.name), "spark"), name=exc.name) from exc
 
-from tenure.spark.session import session  # it shares its name with its module: whoever comes last would have it
+from tenure.spark.session import session  # the module of that name, imported later, would replace it
 
 if _CHECKING:
     from tenure.spark.datasource import TenureSource, register
@@ -39,7 +39,7 @@ del _numpy, _pyarrow, _pyspark
 
 __all__ = ["StreamListener", "TenureSource", "drain", "register", "release", "session", "snapshot"]
 
-#: Imported when they are asked for: every Python that Spark starts imports this package, for one of them or none.
+#: Imported on first use: every Python process that Spark starts imports this package, and needs one of them at most.
 _HOMES = {
     "TenureSource": "datasource", "StreamListener": "stream_listener", "drain": "drain_workers", "register": "datasource",
     "release": "snapshots",

@@ -1,7 +1,7 @@
 """`mode=bulk`: executors make sorted files, and the store's owner takes them in whole. For large loads into an embedded RocksDB.
 
-It promises what the ordinary path promises: each row once under its `writeId`, whatever fails. The differences: all
-jobs appear in one moment; rows with a `key` are refused; `delay` and `ttl` count from the beginning of the write; and
+It keeps the promise of an ordinary write: each row is enqueued once under its `writeId`, also after failures. It differs
+in this: all jobs appear in one moment; rows with a `key` are refused; `delay` and `ttl` count from the beginning of the write; and
 executors must see the store's folder.
 """
 

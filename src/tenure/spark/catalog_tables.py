@@ -16,7 +16,7 @@ from tenure.bulk import schemas
 from tenure.spark import table_reader
 from tenure.spark.options import checked, choice
 
-#: What tells that a table is being made: Spark adds the name of the format.
+#: The option that Spark adds when it makes a table: the name of the format.
 _PROVIDER = "provider"
 _OPTION = "option."
 _METADATA = "tenure"

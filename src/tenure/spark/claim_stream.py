@@ -120,7 +120,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left = self._ready()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        # The batch before is over when Spark looks for the next: what it left unsettled may run out.
+        # Spark asks for the next batch when the last one has ended: leases that it left unsettled may expire.
         if self._heartbeat is not None:
             self._heartbeat.let_go()
         if (self._left is not None and self._left <= 0) or not self._ready():
@@ -149,7 +149,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: it comes a batch late, and never for the last one. Verdicts settle."""
+        """Do nothing: Spark calls this one batch late, and never for the last batch. Verdicts settle jobs."""
 
     def stop(self) -> None:
         if self._heartbeat is not None:
@@ -166,9 +166,9 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return queue
 
     def _ready(self) -> int:
-        """Jobs that a claim would get now.
+        """How many jobs a claim would get now.
 
-        Where none is, but some are leased, leases that have run out are looked for.
+        If none is ready but some are leased, this also counts the jobs of expired leases.
         """
         queue = self._queue()
         counts = queue.counts()
@@ -195,7 +195,7 @@ def _claim(queue: Queue, plan: Plan, partition: ClaimPartition) -> Claim | None:
             limit=partition.limit, lease=plan.lease, worker=plan.worker, id=partition.id, max_bytes=CLAIM_BYTES
         )
     except LeaseLost:
-        return None  # it ran out: its jobs are another's, or come with a later batch
+        return None  # the lease expired: another worker has its jobs, or a later batch brings them
 
 
 def batches_of(deliveries: Sequence[Delivery]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Opening a store from Spark's processes: Spark plans, reads, writes and commits in Pythons of their own."""
+"""Open a store in Spark's processes: Spark plans, reads, writes and commits in separate Python processes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tenure.api.store import Store
 from tenure.bulk.snapshot_locations import is_server
 from tenure.errors import StoreLocked
 
-#: How long to wait for another process of the same job that has the store for a moment, in seconds.
+#: Seconds to wait while another process of the same Spark job has the store open.
 PATIENCE = 30.0
 
 
 @contextmanager
 def opened(url: str, token: str | None = None, *, patience: float = PATIENCE) -> Iterator[Store]:
-    """The store, for a while: the one this process has open already, which stays open, or one opened here.
+    """The store, open within the block: one that this process has open already, which stays open, or a new one.
 
-    `token` is for a server, and passed over elsewhere. Where another process has the store and does not let others in,
-    this waits for up to `patience` seconds. Raises StoreLocked then.
+    `token` is for a server; other stores ignore it. If another process has the store open and serves no clients, this
+    waits up to `patience` seconds, and then raises StoreLocked.
     """
     shared = opening.already_open(url)
     if shared is not None:
@@ -35,7 +35,7 @@ def _waited(url: str, token: str | None, patience: float) -> Store:
     pause = 0.02
     while True:
         try:
-            # The process that serves the store sweeps it; one that runs for the length of a task need not.
+            # The store's owner sweeps it; a process that lives as long as one task need not.
             if token is not None and is_server(url):
                 return opening.open(url, sweep=False, token=token)
             return opening.open(url, sweep=False)

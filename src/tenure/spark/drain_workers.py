@@ -84,7 +84,7 @@ def drain(
         until,
         max_seconds,
     )
-    # Open for as long as it runs: of an embedded store this process is then the owner, through whom the tasks come in.
+    # Keeps the store open: this process then owns an embedded store, and the tasks connect to it.
     with opened(url) as store:
         journal = history(store)
         spark.range(0, count, 1, count).mapInArrow(_task(plan, handler), _ddl(_TALLY)).collect()
@@ -117,7 +117,7 @@ def _task(plan: Plan, handler: Handler) -> Callable[[Iterator[pa.RecordBatch]], 
 
 
 def work(plan: Plan, handler: Handler, worker: str) -> tuple[int, Tally]:
-    """One task's share: claim, run, settle, until there is nothing to come."""
+    """What one task does: claim, run and settle jobs until the queue has no more."""
     claimed, tally = 0, Tally()
     deadline = None if plan.max_seconds is None else time.monotonic() + plan.max_seconds
     with opened(plan.url) as store:
@@ -126,7 +126,7 @@ def work(plan: Plan, handler: Handler, worker: str) -> tuple[int, Tally]:
         try:
             while (plan.limit is None or claimed < plan.limit) and (deadline is None or time.monotonic() < deadline):
                 room = plan.batch if plan.limit is None else min(plan.batch, plan.limit - claimed)
-                # Waiting also finds leases that have run out, so whatever another task dropped is picked up here.
+                # A waiting claim also takes over expired leases, and with them the jobs of a task that died.
                 claim = queue.claim(limit=room, lease=plan.lease, wait=0.5, worker=worker)
                 if not claim:
                     if _over(queue, plan.until):
@@ -158,7 +158,7 @@ def judge(handler: Handler, delivery: Delivery) -> Settle:
     """Run the handler on one job, and turn what it says into a verdict."""
     try:
         said = handler(delivery)
-    except Exception as exc:  # noqa: BLE001 - whatever a handler raises is its job's failure, not the task's
+    except Exception as exc:  # noqa: BLE001 - an exception of the handler fails its job, not the task
         return Settle("nack", delivery.proof, None, f"{type(exc).__name__}: {exc}"[:MAX_ERROR_CHARS])
     verdict, text = said if isinstance(said, tuple) and len(said) == 2 else (said, None)
     if verdict is None:

@@ -92,7 +92,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._journal.ends()[self._starting.lower() == "latest"]
         if self._starting.startswith("{"):
             at = _position(_json(self._starting))
-            with self._told(at):
+            with self._as_events_lost(at):
                 found = self._journal.at_commit(self._kept(at).commit)
                 self._journal.check(at if at.commit == found.commit else found, found)
             return found
@@ -104,12 +104,12 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Look, and keep the store open if there is something to plan: Spark asks for that next."""
+        """The end of the journal. The store stays open if there are new events, since Spark plans them next."""
         at, found = _position(start), None
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         try:
             self._journal.read_up_to(at)
-            with self._told(at):
+            with self._as_events_lost(at):
                 found, self._latest = self._journal.after(self._kept(at), self._target, most)
             return _offset(found) if found.commit > at.commit else start
         finally:
@@ -133,7 +133,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first.commit >= stop.commit:
             return []
         try:
-            with self._told(first):
+            with self._as_events_lost(first):
                 kept = self._kept(first)
                 if kept.commit >= stop.commit:
                     return []
@@ -158,8 +158,8 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     @contextmanager
-    def _told(self, at: At) -> Iterator[None]:
-        """A journal that no longer reaches back so far is told with what to do, and with an offset that works."""
+    def _as_events_lost(self, at: At) -> Iterator[None]:
+        """Raise JournalTrimmed of the block as EventsLost, which has an offset that works. `at` is where the stream is."""
         try:
             yield
         except JournalTrimmed as trimmed:

@@ -64,4 +64,4 @@ class Heartbeat:
                         self._lost.add(lease)
                         self._held.pop(lease, None)
                 except TenureError:
-                    continue  # the store may be back by the next beat; if not, the lease runs out, and that is told
+                    continue  # the store may be back by the next beat; if not, the lease expires, which `lost` reports

@@ -48,9 +48,9 @@ OPTIONS = frozenset(
     {"url", "table", "queue", "tenant", "writeId", "mode", "maxWaiting", "maxWait", "onInvalid", "quarantinePath",
      "staging", "token"}
 )  # fmt: skip
-#: What Spark tells its tasks of the query they work for.
+#: Spark's local properties of a task: the query's id, the batch's id, the session's time zone.
 _QUERY, _BATCH, _ZONE = "sql.streaming.queryId", "streaming.sql.batchId", "spark.sql.session.timeZone"
-#: A stream's last batch is remembered until the next one is finished: the query may stand still for long.
+#: Seconds that a stream's last batch is remembered, unless the next batch ends earlier: a query may rest for months.
 _STREAM_KEEP = 365 * 86_400
 
 
@@ -81,7 +81,7 @@ class Plan:
     max_waiting: int | None
     max_wait: int
     mode: str
-    #: Of the queue, where large partitions are staged as sorted files.
+    #: The queue, for partitions that are staged as sorted files; None: all partitions are staged in chunks.
     target: LoadTarget | None = None
 
     @property
@@ -106,12 +106,12 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
         return JobsWriter(replace(plan, target=_file_target(plan, schema, store)))
 
 
-#: Columns that files of jobs may have without changing what they say: times would count from the write's beginning.
+#: Columns that mean the same in sorted files as in chunks. Times do not: in files they count from the write's beginning.
 _FILE_COLUMNS = frozenset({"payload", "priority", "max_attempts", "headers"})
 
 
 def _file_target(plan: Plan, schema: StructType, store: Store) -> LoadTarget | None:
-    """The queue, if large partitions may be staged as sorted files; None: they are staged in chunks."""
+    """The queue, if large partitions may be staged as sorted files; else None."""
     own_folder = Settings.load(plan.url).storage.engine == "rocksdb" and plan.root == staging.root_of(plan.url)
     if plan.mode == "ordinary" or plan.queue is None or plan.max_waiting is not None or not own_folder:
         return None
@@ -136,7 +136,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Plan:
-    """Check everything that can be known before a row is read; the caller opens the store, which makes it if need be."""
+    """Check the options and the schema before any row is read. Does not open the store."""
     said = checked(options, OPTIONS, "a write")
     if overwrite:
         raise InvalidArgument('jobs are only ever added: .mode("append")')
@@ -223,7 +223,7 @@ def stage(plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch]) -> Stage
     """
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    # Every application counts attempts from 0, and another one may repeat the write: the last part tells them apart.
+    # Every Spark application counts attempts from 0, and another one may repeat this write: hence the random suffix.
     name = f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:12]}"
     if plan.root == staging.IN_STORE:
         # No folder is shared with the store: the files are made here, and sent there.
@@ -275,7 +275,7 @@ def json_style() -> JsonStyle:
 
 
 def _local_zone() -> str:
-    """The name of this machine's time zone, which a session has that sets none; UTC if it has no name."""
+    """The name of this machine's time zone, Spark's default; UTC if the zone has no name."""
     named = os.environ.get("TZ") or os.path.realpath("/etc/localtime").partition("zoneinfo/")[2]
     return named or "UTC"
 
@@ -296,14 +296,14 @@ def forget(plan: Plan, messages: Sequence[WriterCommitMessage | None]) -> None:
     Once a commit is recorded nothing is removed: a repeat finishes it.
     """
     staged = [m for m in messages if isinstance(m, Staged)]
-    with contextlib.suppress(TenureError, OSError):  # what cannot be removed now expires
+    with contextlib.suppress(TenureError, OSError):  # files that cannot be removed now expire
         for write_id in {m.write_id for m in staged}:
             with opened(plan.url, plan.token, patience=5) as store:
                 recorded = store.staged(write_id).state() is not None
             if recorded:
                 continue
             if plan.root == staging.IN_STORE:
-                if plan.write_id is None:  # another run under the same name may be staging: its pieces are not ours
+                if plan.write_id is None:  # with a writeId, another run may be staging under it: its pieces must stay
                     with opened(plan.url, plan.token, patience=5) as store:
                         store.staged(write_id).drop_pieces()
             else:

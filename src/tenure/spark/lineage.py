@@ -68,7 +68,7 @@ def _client() -> OpenLineageClient | None:
         return None
     from openlineage.client import OpenLineageClient
 
-    # It warns that it will print events, if nothing is configured. Then it is not asked to.
+    # With nothing configured, the client would print events and warn about it: it is not used then.
     log = logging.getLogger("openlineage.client.client")
     level = log.level
     log.setLevel(logging.ERROR)

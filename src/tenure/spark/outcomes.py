@@ -51,12 +51,12 @@ def history(store: Store) -> History:
 
 
 class OneJournal:
-    """Of a store with one journal: its rows are read as arrays."""
+    """Outcomes from a store with one journal, whose rows are decoded as arrays."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._journal = Journal(store.url, 0)
-        self._journal._store = store  # the caller's: it is open, and stays so
+        self._journal._store = store  # the caller's store, which stays open
         self._start: At = self._journal.ends()[1]
 
     def outcomes(self, spark: SparkSession, queue: QueueName, workers: str) -> DataFrame:
@@ -102,7 +102,7 @@ class OneJournal:
 
 
 class ManyJournals:
-    """Of a store where every queue has one of its own: event by event."""
+    """Outcomes from a store with one journal per queue, read event by event."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

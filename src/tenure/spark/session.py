@@ -19,9 +19,11 @@ from tenure.process import Layer, closed_at_exit
 #: The variable by which `session` tells Spark's processes in which folder to note the snapshots that reads take.
 READS = "SPARK_TENURE_READS"
 
-#: The driver's Java: no collector with threads of its own on a machine that has few, and no lists of what it left out.
+#: Options of the driver's Java: a garbage collector without threads of its own, for machines with few cores, and no log
+#: lines about class-data sharing.
 JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
-#: For a Java that lives for seconds or minutes, and runs much of Spark a few times: it compiles quickly, and nothing twice.
+#: Options of a Java that lives for seconds or minutes: only the fast compiler, since code runs too rarely to pay for the
+#: optimizing one.
 SHORT_LIVED_JAVA = f"{JAVA} -XX:TieredStopAtLevel=1"
 
 
@@ -32,24 +34,28 @@ def session(
     memory: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session there is, or a new one. `memory` is the driver's; `conf` is Spark's own settings, and wins.
+    """The active session, or a new one.
 
-    With no `master` it is what spark-submit says, or this machine (`local[*]`).
+    `memory` is the driver's heap. `conf` has settings of Spark, which override those made here. Without `master` it is
+    that of spark-submit, or this machine (`local[*]`).
     """
     local = master is not None and master.startswith("local")
     settings = {
         "spark.app.name": app,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # The line of Python that every expression was made at, sent to Java with it: more calls than the expressions.
+        # PySpark would send the source line of every expression to Java, in more calls than the expression itself.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # Java builds a batch for Python outside its heap, in buffers that double as they fill, one set for each task.
+        # Payloads have up to 8 MiB; batches of 10,000 small rows stay below this.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": JAVA,
     }
     if local:
         settings |= {
-            # Loopback: a laptop's own name may lead nowhere, and nobody else is to be let in.
+            # Loopback: a laptop's host name may not resolve, and other machines must not connect.
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),

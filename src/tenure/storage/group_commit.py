@@ -1,8 +1,14 @@
 """Group commit: one sync makes every commit durable that was applied before it began.
 
-At `disk`, a caller waits for a sync that covers its commit. The first caller leads a sync; callers that come meanwhile
-wait at its lock, and one of them leads the next. A commit that no caller waits for (a claim's) is covered by the next
-sync, or by a background thread within the interval. At `os` no caller waits: that thread syncs every interval.
+At `disk`, a caller waits for a sync that covers its commit:
+
+    wait ──▶ the gate (a lock) of the next sync ──▶ the first caller leads it: it holds the gate until its sync has ended,
+                                               │    and begins once the sync before has ended
+                                               └──▶ the other callers wait for the gate, and pass it one after another
+
+When a sync begins, the leader replaces the gate. A caller that comes while it runs waits at the new gate, and so wakes
+once, when its own commit is durable. A commit that no caller waits for (a claim's) is covered by the next sync, or by a
+background thread within the interval. At `os` no caller waits: that thread syncs every interval.
 
 No state is handed from thread to thread, so an exception at any point (Ctrl-C) leaves nothing inconsistent: locks are
 held by `with`, and a thread that wakes compares its commit with `_durable` again.
@@ -26,10 +32,12 @@ from tenure.storage.writer_lock import OwnedLock
 T = TypeVar("T")
 
 #: After a sync that covered at least so many commits, the next leader waits for those callers to commit again: at most
-#: `_PATIENCE` seconds, checking every `_PAUSE` seconds.
+#: `_PATIENCE` seconds, checking every `_PAUSE` seconds, or every `_COMMIT` seconds for each commit that is missing. Each
+#: check takes the interpreter from a caller; `_COMMIT` is less than a commit takes.
 _CROWD = 4
 _PATIENCE = 0.002
 _PAUSE = 0.00005
+_COMMIT = 0.00001
 
 
 class _Deferred(threading.local):
@@ -37,25 +45,35 @@ class _Deferred(threading.local):
     newest: int | None = None
 
 
-class _Sync(OwnedLock):
-    """The lock of one sync, held while it runs: callers that come meanwhile wait for it."""
+class _Gate(OwnedLock):
+    """The lock of one sync, held by its leader until the sync has ended. The callers that the sync covers wait for it."""
 
     __slots__ = ()
 
 
 class GroupCommit:
-    def __init__(self, sync: Callable[[], None], *, grouped: bool, interval: float) -> None:
+    def __init__(
+        self,
+        sync: Callable[[], None],
+        *,
+        grouped: bool,
+        interval: float,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` raises if a sync would be in vain. It runs before each, while more callers may come to be covered."""
         self.grouped = grouped
         self.syncs = 0
-        self._sync = sync
+        self._sync, self._check = sync, check
         #: The newest written commit. The engine sets it, under the writer's lock, before a caller waits for it.
         self.applied_to = 0
         self._durable = 0
-        #: How many commits the last sync covered, and how long it took.
+        #: How many commits the last sync covered, how long it took, and the newest commit that was written by its end.
         self._crowd = 0
         self._took = 0.0
+        self._applied_by_then = 0
         self._failed: TenureError | None = None
-        self._current = _Sync()
+        #: The gate of the next sync, and the gate of the sync that runs or ran last.
+        self._next, self._running = _Gate(), _Gate()
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
         self._deferred = _Deferred()
         self._callbacks: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
@@ -90,6 +108,7 @@ class GroupCommit:
         if self.grouped:
             self.wait(self.applied_to)
         else:
+            self._check()
             self._sync()
 
     def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
@@ -133,37 +152,53 @@ class GroupCommit:
         while self._durable < version:
             if self._failed is not None:
                 raise Unavailable(f"the commit is not known to be durable: {self._failed}")
-            current = self._current
-            if current.held_here() and not current.interrupted():  # a signal handler may sync for itself
-                current.take_back()
-            with current.lock:
-                # A thread that waited here while another led finds that this sync has ended, and checks again.
-                if current is self._current and self._durable < version and self._failed is None:
-                    self._lead(current, gather)
+            running = self._running
+            if running.held_here():
+                if not running.interrupted():
+                    running.take_back()
+                else:  # a signal handler, inside a sync of this thread
+                    self._sync_all(running, gather=False)
+                    continue
+            gate = self._next
+            if gate.held_here() and not gate.interrupted():
+                gate.take_back()
+            with gate.lock:
+                # A thread that waited here while another led finds that the gate was replaced, and checks again.
+                if gate is self._next and self._durable < version and self._failed is None:
+                    self._lead(gate, version, gather)
 
-    def _lead(self, current: _Sync, gather: bool) -> None:
-        """Sync, and make a new lock for the next sync. Requires: the lock of `current` is held."""
-        if gather and self._crowd >= _CROWD:
-            self._gather()
-        before, target = self._durable, self.applied_to  # commits up to `target` were written before this sync begins
-        began = perf_counter()
+    def _lead(self, gate: _Gate, version: int, gather: bool) -> None:
+        """Sync for all callers at this gate, once no other sync runs. Requires: the gate is held."""
+        before = self._running
+        # Wait until that sync has ended, and most of its callers have passed. On one line, as in `locks`.
+        with before.lock: pass  # noqa: E701  # fmt: skip
+        if gate is self._next and self._durable < version and self._failed is None:
+            self._sync_all(gate, gather)
+
+    def _sync_all(self, gate: _Gate, gather: bool) -> None:
+        """Sync all written commits. Requires: the gate is held, and no other thread syncs."""
         try:
+            self._check()
+            if gather and self._crowd >= _CROWD:
+                self._gather()
+            self._running = gate
+            self._next = _Gate()  # before `target` is read: the callers at the gate before had written by then
+            before, target = self._durable, self.applied_to
+            began = perf_counter()
             self._sync()
         except TenureError as exc:
             self._failed = exc
             raise
-        took = perf_counter() - began
-        self._crowd, self._took = target - before, took
+        self._crowd, self._took, self._applied_by_then = target - before, perf_counter() - began, self.applied_to
         self.syncs += 1
         self._durable = max(self._durable, target)
-        self._current = _Sync()
 
     def _gather(self) -> None:
         """Wait until the callers of the last sync have committed again, but no longer than that sync took."""
-        enough = self._durable + self._crowd
+        enough = self._applied_by_then + self._crowd
         until = perf_counter() + min(self._took, _PATIENCE)
-        while self.applied_to < enough and perf_counter() < until:
-            sleep(_PAUSE)
+        while (missing := enough - self.applied_to) > 0 and (left := until - perf_counter()) > 0:
+            sleep(min(left, max(_PAUSE, missing * _COMMIT)))
 
     def _sync_unsynced(self) -> None:
         """The background thread at `disk`: sync the commits of `sync_soon` after the interval."""
@@ -185,6 +220,7 @@ class GroupCommit:
             if target == synced:
                 continue
             try:
+                self._check()
                 self._sync()
             except Exception:  # noqa: BLE001 - no other thread syncs: try again at the next interval
                 target = synced
@@ -200,7 +236,7 @@ class GroupCommit:
     def renew_after_fork(self) -> None:
         """In a forked child: it has nothing to sync, and a thread of the parent may hold the lock."""
         self._durable = self.applied_to
-        self._current = _Sync()
+        self._next, self._running = _Gate(), _Gate()
 
     def stop(self) -> None:
         """End the threads. Requires: no more commits are made."""

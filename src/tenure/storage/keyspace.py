@@ -223,6 +223,10 @@ def payload_range(queue: int, job: bytes, first: int, count: int) -> tuple[bytes
 GROUPED = 16
 
 
+#: As `ready`, of a tier: 9 - priority, and `GROUPED` more for a job that has a group.
+pack_ready = _READY.pack
+
+
 def ready(queue: int, priority: int, visible_at_ms: int, job: bytes, grouped: int = 0) -> bytes:
     """A row of `ready`. `grouped`: 0, or `GROUPED` for a job that has a group."""
     return _READY.pack(queue, 9 - priority + grouped, visible_at_ms, job)

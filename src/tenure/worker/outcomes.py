@@ -89,7 +89,7 @@ class FailureRules(msgspec.Struct, frozen=True):
         try:
             return self._decide(error, attempt, roll)
         except BaseException as exc:  # noqa: BLE001 - the text or class of the exception cannot be read
-            return Outcome("nack", None, f"{type(error).__name__} (no more can be said: {type(exc).__name__})")
+            return Outcome("nack", None, f"{type(error).__name__} (its text cannot be read: {type(exc).__name__})")
 
     def _decide(self, error: BaseException, attempt: int, roll: float | None) -> Outcome:
         if isinstance(error, Snooze):

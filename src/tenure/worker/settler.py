@@ -92,7 +92,7 @@ class Settler:
         try:
             return item, queue.settle_many([outcome.settle(job.delivery.proof)])[0]
         except ANSWERS as exc:
-            item = (job, Outcome("nack", None, f"it could not hand over: {exc}"))
+            item = (job, Outcome("nack", None, f"its follow-up jobs could not be enqueued: {exc}"))
         except Exception:  # noqa: BLE001 - the store may be out of reach: retried, as all outcomes are
             log.warning("settling_failed", queue=str(queue.name), jobs=1)
         return item, self._answers(queue, [item])[0]

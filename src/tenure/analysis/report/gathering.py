@@ -151,8 +151,8 @@ class Gathering:
     def _stocks(self, flows: Mapping[int, Found]) -> list[Series]:
         """How many jobs there were at the end of each step.
 
-        Reckoned back from the end, where every job's state is known: a journal that begins in the middle of things sees
-        jobs leave that it never saw come.
+        Counted backwards from the end, where every job's state is known: in a journal that was trimmed, jobs leave that
+        it never saw enter.
         """
         found = []
         for name, colour in (("waiting", "blue"), ("leased", "violet"), ("dead", "red")):

@@ -45,7 +45,7 @@ class Core:
         if isinstance(clock, ManualClock):
             commands.time = clock.unset_ms  # the server's clock is not affected by `ManualClock.step`
         elif not isinstance(clock, SystemClock):
-            raise InvalidArgument("a Redis store goes by its server's clock: open it without clock=")
+            raise InvalidArgument("a Redis store uses its server's clock: open it without clock=")
 
     def call_once(self, base: bytes, verb: str, *args: Arg) -> list[Any]:
         """Run a verb that writes. It takes effect once."""

@@ -21,7 +21,7 @@ from tenure.queueing.checking import flows, groups, steps
 from tenure.queueing.checking.rebuild import LastEvents, group_row, last_events, put_index, read_state, rebuild_state
 from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
-from tenure.queueing.enqueue import free_keys, hold_keys
+from tenure.queueing.idempotency_keys import free_keys, hold_keys
 from tenure.queueing.journal import bounds
 from tenure.queueing.leases import read_lease
 from tenure.queueing.locations import note_foreign

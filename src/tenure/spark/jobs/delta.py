@@ -2,7 +2,7 @@
 read them.
 
 Run by run, from the logged Parquet files. Each Delta commit carries the run's number as an application transaction, so
-a run is added once, whatever was killed in between; what is open is replaced.
+a run is added once, even if processes were killed; what is open is replaced.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def publish(root: str, *, told: Told = quietly) -> dict[str, int]:
 
 def _missing(entries: list[Entry], table: str, done: int) -> list[Entry]:
     later = [entry for entry in entries if entry.number > done]
-    # Of what is open the last run tells, and the files of those before are gone.
+    # Only the last run's open tables count; the files of earlier ones were removed.
     return later[-1:] if table in OPEN else later

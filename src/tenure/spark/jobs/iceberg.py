@@ -4,7 +4,7 @@
     ROOT/iceberg/history/…       the tables; any reader of Iceberg opens one by its newest metadata file
 
 Run by run, from the logged Parquet files. Each snapshot carries the run's number as a property, so a run is added once,
-whatever was killed in between; what is open is replaced.
+even if processes were killed; what is open is replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def publish(root: str, *, told: Told = quietly) -> dict[str, str]:
         made = _table(catalog, table, folder, entries[-1])
         done = _last_run(made)
         later = [entry for entry in entries if entry.number > done]
-        for entry in later[-1:] if table in OPEN else later:  # of what is open the files of earlier runs are gone
+        for entry in later[-1:] if table in OPEN else later:  # the open tables of earlier runs were removed
             told(f"iceberg: {table}, run {entry.number}")
             rows = _rows(folder, table, entry).to_table()
             write = made.overwrite if table in OPEN else made.append

@@ -25,7 +25,7 @@ class Lake(HistoryFolder):
     def vacuum(self) -> int:
         """Remove folders that no entry names and none can name any more; returns how many."""
         entries = self.entries()
-        # Of what is open the last run tells; the one before is left to those who are reading it.
+        # Only the last run's open tables count. Those of the run before stay for readers that have them open.
         logged = {
             place
             for entry in entries
@@ -35,7 +35,7 @@ class Lake(HistoryFolder):
         end = sum(entries[-1].end.values()) if entries else 0
 
         def taken(label: str) -> bool:
-            """A run is labelled by the commits it covers: another has covered those from where this one began."""
+            """Whether a committed run covers the first commit of this label: a run so labelled can no longer be committed."""
             begin = label.partition("-")[0]
             return begin.isdigit() and int(begin) < end
 

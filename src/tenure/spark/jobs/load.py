@@ -41,7 +41,7 @@ def load(
     """Rows of `path`, or of the query `sql`, as jobs of `queue`. With the same `write_id` again, nothing is added
     twice.
 
-    The summary is of the write as the store recorded it, whatever else happens to the queue meanwhile: `written` jobs
+    The summary comes from the store's record of the write, and not from the queue, which others may use: `written` jobs
     were added by this run, `read` and `rejected` are rows of the whole write, `duplicates` had a key that was there.
     With `path` and `sql` both, the query is over the file's rows, as the table `input`. Rows that cannot be read or are
     no valid jobs go to the folder `quarantine` with their reason; without one, the first ends the load with nothing

@@ -96,12 +96,12 @@ def _table(spark: SparkSession, url: str, snap: str, table: str) -> DataFrameRea
     return spark.read.format("tenure").option("url", url).option("table", table).option("snapshot", snap)
 
 
-#: Of a queue, given by name and tenant: the jobs that have steps or parents, by state.
+#: (queue, tenant) → state → the ids of jobs that have steps or parents.
 _Listed = dict[tuple[str, str], dict[str, list[str]]]
 
 
 def _with_attached(spark: SparkSession, url: str, snap: str) -> _Listed:
-    """The jobs that do not travel alone. Few of all: only their ids come to the driver."""
+    """The jobs that have steps or parents. They are few, and only their ids come to the driver."""
     owners = [
         _table(spark, url, snap, table)
         .option("columns", "tenant,queue,job_id")

@@ -1,6 +1,6 @@
 """Functions from DataFrames to DataFrames; `tenure.spark.jobs` reads and writes around them.
 
-    migration     checksums over jobs, whatever their order
+    migration     checksums over jobs, in any order
     job_mapping   rows of any table as jobs
 
 Built-in functions only: a Python function a row costs thirty times as much. What is told from events (attempts, lives,

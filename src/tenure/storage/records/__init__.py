@@ -53,6 +53,7 @@ from tenure.storage.records.framing import (
     new_tuple,
     pack_crc,
     seal,
+    seal_short,
     unpack_crc,
     unseal,
 )
@@ -74,6 +75,7 @@ from tenure.storage.records.jobs import (
     job_rows,
     join_parts,
     key_and_group,
+    named_group,
     split_parts,
 )
 from tenure.storage.records.journal import (
@@ -300,6 +302,7 @@ __all__ = [
     "job_rows",
     "join_parts",
     "key_and_group",
+    "named_group",
     "new_lease",
     "new_tuple",
     "pack_alike_event",
@@ -311,6 +314,7 @@ __all__ = [
     "pack_state",
     "rebase_journal",
     "seal",
+    "seal_short",
     "seal_state",
     "seal_states",
     "segment_state_row",

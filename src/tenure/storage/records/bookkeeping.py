@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from tenure.errors import Corrupt
 from tenure.storage.checksum import crc32
-from tenure.storage.records.framing import PART_BYTES, V1, damaged, pack_crc, seal, unseal
+from tenure.storage.records.framing import PART_BYTES, V1, damaged, seal, unseal
 from tenure.storage.records.jobs import split_parts
 
 _COUNT = Struct(">Q")
 _pack_count = _COUNT.pack
+_pack_sealed_count = Struct(">QI").pack
 _REQUEST = Struct(">BQ16sHB")
 
 
@@ -100,8 +101,9 @@ COUNT_BYTES = 12  # a u64 and its CRC
 
 
 def encode_count(value: int) -> bytes:
-    body = _pack_count(value & COUNT_MASK)
-    return body + pack_crc(crc32(body))
+    if value < 0:
+        value &= COUNT_MASK
+    return _pack_sealed_count(value, crc32(_pack_count(value)))
 
 
 def decode_count(value: bytes | None) -> int:

@@ -52,4 +52,13 @@ def decode_load_groups(raw: bytes) -> list[bytes]:
 
 
 def decode_load_runs(raw: bytes) -> list[tuple[int, LoadShape]]:
-    return [(count, LoadShape(*shape)) for count, *shape in _LOAD_RUN.iter_unpack(raw)]
+    """The inverse of `encode_load_runs`. Equal shapes are one object: every segment of a load is a run of its own."""
+    shapes: dict[bytes, LoadShape] = {}
+    runs = []
+    for at in range(0, len(raw), LOAD_RUN_BYTES):
+        packed = raw[at + _NUMBER.size : at + LOAD_RUN_BYTES]
+        shape = shapes.get(packed)
+        if shape is None:
+            shape = shapes[packed] = LoadShape(*_LOAD_RUN.unpack_from(raw, at)[1:])
+        runs.append((_NUMBER.unpack_from(raw, at)[0], shape))
+    return runs

@@ -62,6 +62,11 @@ def key_and_group(key: bytes, group: bytes) -> bytes:
     return key + _BEFORE_GROUP + group if group else key
 
 
+def named_group(named: bytes) -> bytes:
+    """The group in what `key_and_group` made; empty if there is none."""
+    return named.rpartition(_BEFORE_GROUP)[2] if _BEFORE_GROUP in named else b""
+
+
 def encode_plain_jobs(created_at_ms: int, payloads: Sequence[bytes], group: bytes = b"") -> list[bytes]:
     """As `encode_plain_job`, for many jobs of one group or none. Rows of one length share their head and its CRC."""
     shared = {}
@@ -135,7 +140,7 @@ def job_group(value: bytes, job: bytes) -> bytes:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     if body[0] != V2:
         return b""
-    return body[_JOB_BYTES : _JOB_BYTES + _unpack_job(body)[3]].rpartition(_BEFORE_GROUP)[2]
+    return named_group(body[_JOB_BYTES : _JOB_BYTES + _unpack_job(body)[3]])
 
 
 def decode_job(value: bytes, job: bytes) -> JobRecord:

@@ -73,7 +73,7 @@ class JournalRow(NamedTuple):
 
 
 def encode_journal(first_number: int, time_ms: int, events: Sequence[bytes], tail: bytes) -> bytes:
-    body = b"".join((_pack_journal(V1, 0, len(events), first_number, time_ms), *events, tail))
+    body = _pack_journal(V1, 0, len(events), first_number, time_ms) + b"".join(events) + tail
     return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 

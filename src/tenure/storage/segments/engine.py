@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ class SegmentedEngine:
         self.forgetters = inner.forgetters
         self.forgetters.append(self._forget)
         # The inner engine makes our transactions: each is one object, not one around another.
-        inner.begin = self._begin
+        inner.begin = partial(SegmentedTransaction, self._segments)
         self.transact = inner.transact
 
     @property
@@ -70,14 +71,6 @@ class SegmentedEngine:
     @property
     def alone(self) -> bool:
         return self.inner.alone
-
-    def _begin(self, reader: Reader, next_commit: int) -> Transaction:
-        """Requires: the writer's lock is held."""
-        transaction = SegmentedTransaction(reader, next_commit)
-        transaction.memory = self._segments
-        if self._segments.there:
-            transaction.read_segments()
-        return transaction
 
     def _forget(self) -> None:
         """A commit was interrupted, or files were loaded: what is remembered of segments may not be what is stored."""

@@ -14,7 +14,7 @@ from functools import partial
 from tenure.errors import Corrupt
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
-from tenure.storage.engine import Space, Transaction
+from tenure.storage.engine import Reader, Space, Transaction
 from tenure.storage.keyspace import (
     GROUP_READY,
     JOBS,
@@ -134,21 +134,30 @@ class SegmentedTransaction(Transaction):
         each = min(cls.MOST, cls.MOST_BYTES // (longest + 1))
         return each if each >= cls.LEAST else 0
 
-    memory: SegmentMemory
-    #: Whether there may be segments; if so, what reads them.
-    _there = False
+    #: What reads segments, if there may be any.
     _segments: SegmentedReader
     #: Keys seen to be stored as rows: their jobs are in no segment.
     _stored: set[bytes]
-    _work: _Work | None = None
     #: The queue that `_worthwhile` was asked about last, and its answer.
     _asked_for = b""
     _is_worthwhile = False
 
-    def read_segments(self) -> None:
-        """Look into segments as well. Called before anything is read, if there may be any."""
-        self._there, self._stored = True, set()
-        self.reader = self._segments = SegmentedReader(self.reader, True, self.memory.recent, self._stored)
+    def __init__(self, memory: SegmentMemory, reader: Reader, next_commit: int) -> None:
+        """Requires: the writer's lock is held."""
+        # As `Transaction.__init__`, which is not called: every transaction would pay for the call.
+        self.writes = []
+        self.adds = {}
+        self.journal = []
+        self.ranges = self.on_written = ()
+        self.reader = reader
+        self.next_commit = next_commit
+        self.memory = memory
+        #: Whether there may be segments.
+        self._there = memory.there
+        self._work: _Work | None = None
+        if memory.there:
+            self._stored = set()
+            self.reader = self._segments = SegmentedReader(reader, True, memory.recent, self._stored)
 
     @property
     def _todo(self) -> _Work:

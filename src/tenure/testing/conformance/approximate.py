@@ -58,6 +58,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
     ),
     "each part of a queue has a journal of its own": (
         "test_a_policy_given_to_a_queue_that_is_not_there_makes_it",
+        "test_a_queue_that_is_made_again_begins_anew",
         "test_a_reader_may_wait_for_the_next_event",
         "test_events_are_numbered_without_a_gap_and_in_order",
         "test_no_id_repeats_and_no_time_goes_back",
@@ -69,6 +70,10 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "a key and a group may belong to different parts of a queue": (
         "test_a_duplicate_adds_nothing_to_its_group",
         "test_a_job_shows_its_group",
+    ),
+    "a job that follows another is in its part of a queue, and a key may belong to another": (
+        "test_a_key_conflict_names_the_place_in_then",
+        "test_of_many_items_those_that_hold_hand_over",
     ),
     "a batch whose jobs have keys is a step for each part of a queue": (
         "test_the_same_key_with_another_payload_is_a_conflict",

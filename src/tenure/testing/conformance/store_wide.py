@@ -9,6 +9,7 @@ from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, LeaseLost, QueueNotEmpty
 from tenure.model.job import NewJob, Page
 from tenure.model.retry import Policy
+from tenure.testing.conformance.world import claim_all
 
 
 def _walk(pages: object, limit: int) -> list[str]:
@@ -41,7 +42,7 @@ def test_a_job_is_found_by_its_id_alone(store: Store) -> None:
         assert found is not None
         assert (found.tenant, found.queue) == queue.name
     queue = store.queue("q0")
-    held = queue.claim(limit=10)
+    held = claim_all(queue, 4)
     assert {store.get(d.id).state for d in held} == {"leased"}  # type: ignore[union-attr]
     queue.ack_many(held)
     assert {store.get(d.id).state for d in held} == {"done"}  # type: ignore[union-attr]

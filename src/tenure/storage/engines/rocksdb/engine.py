@@ -19,6 +19,7 @@ from tenure.process import Layer, closed_at_exit, renewed_after_fork
 from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engine import Changes, Durability, Reader, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.rocksdb import fork_exit
+from tenure.storage.engines.rocksdb.changed_rows import ChangedRows
 from tenure.storage.engines.rocksdb.iterators import check_status
 from tenure.storage.engines.rocksdb.loader import RocksLoader
 from tenure.storage.engines.rocksdb.log_room import ENOUGH, FIRST, LogRoom
@@ -30,8 +31,7 @@ from tenure.storage.engines.rocksdb.recovery import Recovered, may_pass, recover
 from tenure.storage.engines.rocksdb.snapshot import RocksSnapshot
 from tenure.storage.folder import Folder, make_private
 from tenure.storage.group_commit import GroupCommit
-from tenure.storage.keyspace import COUNTERS, JOURNAL, NAMES, commit, split_commit
-from tenure.storage.records import decode_count, encode_count
+from tenure.storage.keyspace import JOURNAL, NAMES, split_commit
 from tenure.storage.writer_lock import WriterLock
 
 T = TypeVar("T")
@@ -91,7 +91,9 @@ class RocksEngine:
         self._try_again: float | None = None
         self._owner = os.getpid()
         self._stopped: TenureError | None = None
-        self.group_commit = GroupCommit(self._sync, grouped=durability == "disk", interval=sync_interval)
+        self.group_commit = GroupCommit(
+            self._flush_log, grouped=durability == "disk", interval=sync_interval, check=self._check_folder
+        )
         self.traits = Traits(
             scope="process",
             order="strict",
@@ -117,11 +119,7 @@ class RocksEngine:
             self._reader: RocksReader = CheckedReader(self._tables, self._memory, self._writer)
         else:
             self._reader = RocksReader(self._tables, self._memory)
-        #: By space: its handle, its recent rows, and what else of the memory learns of a row that is put or deleted there.
-        self._spaces = [
-            (handle, self._memory.recent[space], self._memory.learner(space))
-            for space, handle in enumerate(self._handles)
-        ]
+        self._rows = ChangedRows(self._tables, self._handles, self._memory)
         #: Bytes written since the last housekeeping, and how many call for it: the first time few, so that there is room
         #: ahead of the log soon.
         self._untidy = 0
@@ -140,13 +138,13 @@ class RocksEngine:
     # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def transact(self, fn: Callable[[Transaction], T]) -> T:
-        writer = self._writer
+        writer, begin = self._writer, self.begin
         if writer.held_here():
             writer.take_back()
         with writer.lock:
             if self._stopped is not None or self._unsure:
                 self._attend()
-            transaction = self.begin(self._reader, self._next_commit)
+            transaction = begin(self._reader, self._next_commit)
             result = fn(transaction)
             version = self.apply(transaction) if transaction.finish() else 0
         if version:
@@ -274,7 +272,10 @@ class RocksEngine:
         reader = self.__dict__.get("_reader")
         if reader is not None:
             reader.close()
-        for name in ("_tables", "_handles", "_spaces"):
+        rows = self.__dict__.get("_rows")
+        if rows is not None:
+            rows.close()
+        for name in ("_tables", "_handles"):
             # Emptied, not only dropped: a kept traceback may hold a transaction that shares them.
             self.__dict__.pop(name, []).clear()
         db = self.__dict__.pop("_db", None)
@@ -311,29 +312,32 @@ class RocksEngine:
         if self._writer.checked:
             self._writer.assert_held()
         self._unsure = True
-        batch = WriteBatch(raw_mode=True)
+        batch = WriteBatch(True)  # as the tables are: bytes as they are
+        db, commit = self._db, self._next_commit
         try:
-            number = self._fill(batch, changes)
+            self._rows.fill(batch, changes, commit)
             size = batch.size_in_bytes()  # before the write, which consumes the batch
-            self._db.write(batch)
+            db.write(batch)
         except TenureError:
             raise  # a damaged counter: nothing was written
         except Exception as exc:  # noqa: BLE001 - the driver raises nothing more special
             self._stop(exc, again=may_pass(exc))
-            del batch  # an exception that is kept keeps this frame, which must not keep the driver's object
+            del batch, db  # an exception that is kept keeps this frame, which must not keep the driver's objects
             raise Unavailable(str(self._stopped)) from None
         for remember in changes.on_written:
             remember()
-        self._next_commit = number
-        self._sequence = sequence = self._db.latest_sequence_number()
+        self._next_commit = commit + len(changes.journal)
+        self._sequence = sequence = db.latest_sequence_number()
+        group_commit = self.group_commit
+        group_commit.applied_to = version = group_commit.applied_to + 1
         if not self._waits:
             self._watermark.note_written(sequence)
-        self.group_commit.applied_to = version = self.group_commit.applied_to + 1
+            version = 0
         self._unsure = False
-        self._untidy += size
-        if self._untidy >= self._tidy_at:
+        self._untidy = size = self._untidy + size
+        if size >= self._tidy_at:
             self._tidy()
-        return version if self._waits else 0
+        return version
 
     def _tidy(self) -> None:
         """Once in a while: drop old rows from memory, and start a new log if this one is long.
@@ -352,36 +356,6 @@ class RocksEngine:
             self._stop(exc, again=may_pass(exc))
             raise Unavailable(str(self._stopped)) from None
 
-    def _fill(self, batch: WriteBatch, changes: Changes) -> int:
-        """Put the changes into a batch, and into the memory beside the database. Returns the journal's next number."""
-        put, delete, spaces, memory = batch.put, batch.delete, self._spaces, self._memory
-        for space, begin, end in changes.ranges:
-            memory.delete_range(space, begin, end)
-            batch.delete_range(begin, end, self._handles[space])
-        for space, key, value in changes.writes:
-            handle, recent, learn = spaces[space]
-            if value is None:
-                delete(key, handle)
-                if recent is not None:
-                    recent.pop(key, None)
-            else:
-                put(key, value, handle)
-                if recent is not None:
-                    recent[key] = value
-            if learn is not None:
-                learn(key, value)
-        counts, handle = memory.counts, spaces[COUNTERS][0]
-        for key, delta in changes.adds.items():
-            if key not in counts:
-                counts[key] = decode_count(self._tables[COUNTERS].get(key))
-            counts[key] = count = counts[key] + delta
-            put(key, encode_count(count), handle)
-        number, handle = self._next_commit, spaces[JOURNAL][0]
-        for row in changes.journal:
-            put(commit(number), row, handle)
-            number += 1
-        return number
-
     def _attend(self) -> None:
         """On entering: refuse if the engine has stopped, and read again what an interrupted commit left unsure."""
         if self._stopped is not None:
@@ -397,13 +371,26 @@ class RocksEngine:
         self._unsure = False
 
     def _sync(self) -> None:
-        """Make everything written so far durable. Runs outside the writer's lock, or inside it; one at a time."""
+        """Make everything written so far durable. Runs outside the writer's lock, or inside it."""
+        self._check_folder()
+        self._flush_log()
+
+    def _check_folder(self) -> None:
+        """Raise Unavailable, and stop the engine, if its folder is not there any more."""
+        try:
+            self._folder.verify()
+        except Unavailable as exc:
+            with self._sync_lock:
+                self._stop(exc, again=may_pass(exc))
+            raise Unavailable(str(self._stopped)) from None
+
+    def _flush_log(self) -> None:
+        """As `_sync`, of a folder that was checked; one at a time."""
         with self._sync_lock:
             if "_db" not in self.__dict__ or (self._stopped and not isinstance(self._stopped, StoreClosed)):
                 raise Unavailable(str(self._stopped))
             written, sequence = self._next_commit - 1, self._sequence
             try:
-                self._folder.verify()
                 self._db.flush_wal(True)
             except Exception as exc:  # noqa: BLE001
                 # What the disk did not take once it may never take: going on would promise what cannot be kept.

@@ -1,0 +1,59 @@
+"""What a transaction changes, as rows of one batch of the driver and of the memory beside the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rocksdict import WriteBatch
+
+from tenure.storage.engines.rocksdb.memory import Memory
+from tenure.storage.keyspace import COUNTERS, JOURNAL, commit
+from tenure.storage.records import decode_count, encode_count
+from tenure.storage.transaction import Changes
+
+
+class ChangedRows:
+    """Requires, for every use: the writer's lock is held."""
+
+    def __init__(self, tables: Sequence[Any], handles: Sequence[Any], memory: Memory) -> None:
+        self._tables = tables
+        self._memory = memory
+        #: By space: its handle, its recent rows, and what else of the memory learns of a row that is put or deleted there.
+        self._spaces = [(handle, memory.recent[space], memory.learner(space)) for space, handle in enumerate(handles)]
+
+    def fill(self, batch: WriteBatch, changes: Changes, number: int) -> None:
+        """Put the changes into a batch, and into memory. The first row of the journal gets `number`."""
+        put, delete, spaces, memory = batch.put, batch.delete, self._spaces, self._memory
+        for space, begin, end in changes.ranges:
+            memory.delete_range(space, begin, end)
+            batch.delete_range(begin, end, spaces[space][0])
+        for space, key, value in changes.writes:
+            handle, recent, learn = spaces[space]
+            if value is None:
+                delete(key, handle)
+                if recent is not None:
+                    recent.pop(key, None)
+                elif learn is not None:
+                    learn(key, None)
+            else:
+                put(key, value, handle)
+                if recent is not None:
+                    recent[key] = value
+                elif learn is not None:
+                    learn(key, value)
+        counts, handle = memory.counts, spaces[COUNTERS][0]
+        for key, delta in changes.adds.items():
+            count = counts.get(key)
+            if count is None:
+                count = decode_count(self._tables[COUNTERS].get(key))
+            counts[key] = count = count + delta
+            put(key, encode_count(count), handle)
+        handle = spaces[JOURNAL][0]
+        for at, row in enumerate(changes.journal, number):
+            put(commit(at), row, handle)
+
+    def close(self) -> None:
+        """Let go of the driver's objects, which keep its lock for as long as they live."""
+        self._tables = ()
+        self._spaces.clear()
