@@ -47,8 +47,8 @@ def _reopened(name: str, child: Child) -> Iterator[Row]:
 def shapes(run: Run) -> Iterator[Row]:
     """Measure delayed jobs, many queues, all priorities: each with few jobs and with many.
 
-    Jobs of mixed priorities are stored as rows, so their lives cost more than those of plain jobs, however few there
-    are: the cost of a shape must not grow with the number of jobs. 1,000 queues are also compared with one.
+    A batch of mixed priorities is one segment per priority, so its lives cost more than those of plain jobs, however few
+    there are: the cost of a shape must not grow with the number of jobs. 1,000 queues are also compared with one.
     """
     few, many = run.pick(100, 10_000, 10_000), run.pick(200, 1_000_000, 1_000_000)
     queues = run.pick(2, 1000, 1000)

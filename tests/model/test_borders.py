@@ -18,8 +18,16 @@ from tenure.model.lease import AnyQueues, Proof, proof_of, proofs_of
 from tenure.model.lifecycle import Reason
 from tenure.model.names import QueueName
 from tenure.model.rate import Rate
-from tenure.model.request import JobRequest, ReplayRequest, all_plain, checked_headers, job_requests
-from tenure.model.retry import MAX_ATTEMPTS
+from tenure.model.request import (
+    JobRequest,
+    ReplayRequest,
+    alike_parts,
+    all_plain,
+    checked_headers,
+    job_request,
+    job_requests,
+)
+from tenure.model.retry import MAX_ATTEMPTS, MAX_NAMED_GROUPS
 from tenure.model.schedule import MAX_NAME_BYTES, MAX_SCHEDULE_BYTES, Schedule, Ticks
 from tenure.model.step import MAX_STEPS, MAX_STEPS_BYTES, steps_limit_error
 from tenure.model.write import Refusal, accepted_indexes, checked_write_id, owner_of, piece_name
@@ -108,6 +116,42 @@ def test_a_group_has_no_rate_that_is_none(wrong: Rate) -> None:
 def test_a_policy_of_wrong_parts_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):
         Policy(**wrong).checked()  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_a_policy_names_a_bounded_number_of_groups() -> None:
+    Policy(groups={f"g{n}": GroupPolicy() for n in range(MAX_NAMED_GROUPS)}).checked()
+    with pytest.raises(InvalidArgument, match="at most 1,000"):
+        Policy(groups={f"g{n}": GroupPolicy() for n in range(MAX_NAMED_GROUPS + 1)}).checked()
+
+
+def test_an_error_message_does_not_repeat_a_megabyte() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        job_request(NewJob(b"x", group="g" * (1 << 20)))
+    assert len(str(refused.value)) < 500
+    assert "1,048,578 characters" in str(refused.value)
+
+
+@pytest.mark.parametrize("most", [1, 3, 9])
+def test_jobs_of_a_call_by_priority_and_group(most: int) -> None:
+    given = [NewJob(b"%d" % n, priority=n % 2, group="g" if n % 3 == 0 else None) for n in range(12)]
+    parts = alike_parts(job_requests(given), most)
+    if most < 4:
+        assert parts is None
+        return
+    assert parts is not None
+    assert [(part.priority, part.group) for part in parts] == [(0, "g"), (1, None), (0, None), (1, "g")]
+    assert sorted(place for part in parts for place in part.places) == list(range(12))
+    assert all(
+        (given[place].priority, given[place].group) == (part.priority, part.group)
+        for part in parts
+        for place in part.places
+    )
+
+
+@pytest.mark.parametrize("more", [{"headers": {"a": "b"}}, {"delay": 1}, {"key": "k"}, {"ttl": 9}, {"max_attempts": 3}])
+def test_jobs_with_other_options_have_no_parts(more: dict[str, object]) -> None:
+    given = [NewJob(b"x"), NewJob(b"y", **more)]  # type: ignore[arg-type]  # that is what is tested
+    assert alike_parts(job_requests(given), 9) is None
 
 
 # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────

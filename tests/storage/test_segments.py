@@ -155,6 +155,72 @@ def test_a_part_is_taken_from_the_beginning(store: Store, group: str | None) -> 
     assert len(queue.ack_many(rest).done) == 12
 
 
+def test_a_batch_of_several_priorities_is_one_record_for_each(store: Store) -> None:
+    queue = store.queue("work")
+    given = [NewJob(b"%d" % n, priority=n % 10) for n in range(100)]
+    ids = [added.id for added in queue.enqueue_many(given)]
+    assert len(set(ids)) == 100
+    assert [stored(store, space) for space in SPACES] == [0, 0, 0, 0]
+    assert [stored(store, space) for space in SEGMENT_SPACES] == [10, 10, 10, 0]
+    for job_id, job in zip(ids, given, strict=True):  # each answer is that of its own job
+        found = queue.get(job_id)
+        assert found is not None
+        assert (found.payload, found.priority) == (job.payload, job.priority)
+    expected = sorted(given, key=lambda job: -job.priority)  # by priority, and in the order of the call within one
+    first = queue.claim(47)
+    assert [(d.payload, d.priority) for d in first] == [(job.payload, job.priority) for job in expected[:47]]
+    assert not any(
+        stored(store, space) for space in SPACES
+    )  # seven of the last one were copied into a segment of their own
+    assert queue.ack_many(first).done == [d.id for d in first]
+    rest = queue.claim(100)
+    assert [d.payload for d in rest] == [job.payload for job in expected[47:]]
+    assert queue.ack_many(rest).done == [d.id for d in rest]
+    assert not any(stored(store, space) for space in SEGMENT_SPACES)
+
+
+def test_few_jobs_of_a_priority_are_rows_beside_the_segments_of_others(store: Store) -> None:
+    queue = store.queue("work")
+    given = [NewJob(b"%d" % n, priority=9 if n % 30 == 7 else n % 2) for n in range(100)]
+    ids = [added.id for added in queue.enqueue_many(given)]
+    assert [stored(store, space) for space in SPACES] == [4, 4, 4, 0]
+    assert stored(store, SEGMENT_STATE) == 2
+    assert [queue.get(job).payload for job in ids] == [job.payload for job in given]  # type: ignore[union-attr]
+    claim = queue.claim(100)
+    assert [d.payload for d in claim] == [job.payload for job in sorted(given, key=lambda job: -job.priority)]
+    assert len(queue.ack_many(claim).done) == 100
+
+
+def test_a_batch_that_starts_in_a_journal_row_is_not_cut_into_few(store: Store) -> None:
+    """The event of the queue's making leaves room for 999 in its row of the journal: the last job is no segment alone."""
+    queue = store.queue("work")
+    queue.enqueue_many([NewJob(b"x", priority=n % 10) for n in range(1000)])
+    assert [stored(store, space) for space in SPACES] == [0, 0, 0, 0]
+    assert stored(store, SEGMENT_STATE) == 10
+
+
+def test_several_groups_and_priorities_in_one_batch(store: Store) -> None:
+    queue = store.queue("work")
+    given = [NewJob(b"%d" % n, priority=n % 2, group=["a", "b", None][n % 3]) for n in range(96)]
+    ids = [added.id for added in queue.enqueue_many(given)]
+    assert [stored(store, space) for space in SPACES] == [0, 0, 0, 0]
+    assert [stored(store, space) for space in SEGMENT_SPACES] == [6, 6, 6, 4]
+    found = [queue.get(job) for job in ids]
+    assert [(job.payload, job.priority, job.group) for job in found if job] == [
+        (job.payload, job.priority, job.group) for job in given
+    ]
+    claim = queue.claim(48)
+    assert {d.priority for d in claim} == {1}
+    assert [d.group for d in claim.deliveries[:6]].count(None) == 2  # the groups took turns
+    for group in ("a", "b", None):
+        assert [int(d.payload) for d in claim if d.group == group] == [
+            n for n, job in enumerate(given) if job.priority == 1 and job.group == group
+        ]
+    assert not any(stored(store, space) for space in SPACES)
+    assert len(queue.ack_many(claim).done) == 48
+    assert len(queue.ack_many(queue.claim(100)).done) == 48
+
+
 @with_groups
 def test_one_claim_of_several_and_one_ack(store: Store, group: str | None) -> None:
     queue = store.queue("work")
@@ -535,8 +601,9 @@ def test_segment_records_refuse_other_bytes(group: bytes) -> None:
             records.Segment(broken)
     group_id = keyspace.digest(group) if group else b""
     fields = (1, 0, 2, 5, 7, 1000, 2048, 0, b"a" * 16, keyspace.digest(b""), bytes(16))
-    state = records.encode_segment_state(*fields, group=group_id)
-    assert records.decode_segment_state(state)[1:] == (*fields, group_id)
+    record = records.SegmentStateRecord(records.V2 if group else records.V1, *fields, group_id)
+    state = records.encode_segment_state(record)
+    assert records.decode_segment_state(state) == record
     for broken in (b"", state[:-1], state + b"\0", b"\3" + state[1:], bytes([3 - state[0]]) + state[1:]):
         with pytest.raises(Corrupt):
             records.decode_segment_state(broken)

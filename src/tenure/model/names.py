@@ -105,8 +105,18 @@ def checked(kind: str, name: object) -> str:
     """Return the name if it is valid for its `kind` ("tenant", "group", "queue", …). Raises InvalidArgument."""
     pattern, rule = (_TENANT, _TENANT_RULE) if kind in _WIDE else (_NAME, _NAME_RULE)
     if not isinstance(name, str) or not pattern.match(name):
-        raise InvalidArgument(f"{kind} {name!r}: {rule}")
+        raise InvalidArgument(f"{kind} {_shown(name)}: {rule}")
     return name
+
+
+#: How many characters of a refused value an error message repeats.
+_SHOWN = 200
+
+
+def _shown(value: object) -> str:
+    """The value for an error message, cut if it is long: a caller may have sent megabytes."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
 
 
 def queue_name(queue: object, tenant: object = DEFAULT_TENANT) -> QueueName:
@@ -116,7 +126,7 @@ def queue_name(queue: object, tenant: object = DEFAULT_TENANT) -> QueueName:
 def short_text(kind: str, text: object, limit: int) -> str:
     """Return the text if it has 1 to `limit` UTF-8 bytes (keys, workers, claim ids). Raises InvalidArgument."""
     if not isinstance(text, str) or not text:
-        raise InvalidArgument(f"{kind} must be a non-empty string, not {text!r}")
+        raise InvalidArgument(f"{kind} must be a non-empty string, not {_shown(text)}")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

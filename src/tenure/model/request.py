@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, overload
 
+import msgspec
+from msgspec.structs import astuple
+
 from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.durations import Duration, duration_ms, moment_ms
 from tenure.model.ids import NO_ID, job_id_bytes
@@ -15,8 +18,11 @@ from tenure.model.names import MAX_KEY_BYTES, checked, short_text
 from tenure.model.retry import MAX_ATTEMPTS, whole_number
 
 
-class FlowPart(NamedTuple):
-    """The checked fields of a `NewJob` that concern flows; most jobs have none."""
+class FlowPart(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The checked fields of a `NewJob` that concern flows; most jobs have none.
+
+    The garbage collector does not track it: one call may make 100,000 of them, and they cannot be part of a cycle.
+    """
 
     #: The job's queue; None: the queue whose `enqueue` was called.
     queue: str | None = None
@@ -44,6 +50,11 @@ class JobRequest(NamedTuple):
 
 
 _PLAIN = tuple(JobRequest(b""))[1:]
+#: The same without the priority and the group.
+_PLAIN_BUT_PRIORITY = (*_PLAIN[:2], *_PLAIN[3:-1])
+#: Of the fields of a `NewJob` in their order: `delay` and `at`; and those between `priority` and `group`.
+_AT_ONCE = (None, None)
+_NO_OPTIONS = astuple(NewJob(b""))[4:13]
 _new = tuple.__new__
 _KIND = repeat(JobRequest)
 _PLAIN_EACH = [repeat(value) for value in _PLAIN]
@@ -58,6 +69,12 @@ def job_request(job: object) -> JobRequest:
         if isinstance(job, (bytes, bytearray, memoryview)):
             return JobRequest(checked_bytes("payload", job))
         raise InvalidArgument(f"a job is bytes or a NewJob, not {type(job).__name__}")
+    fields = astuple(job)
+    payload, priority, group = fields[0], fields[3], fields[13]
+    plain = fields[4:13] == _NO_OPTIONS and fields[1:3] == _AT_ONCE and type(payload) is bytes
+    if plain and len(payload) <= MAX_PAYLOAD and type(priority) is int and 0 <= priority <= 9:
+        of = None if group is None else checked("group", group)
+        return _new(JobRequest, (payload, 0, None, priority, None, None, None, None, "error", None, of))
     delay, at, ttl, max_attempts, headers, key = job.delay, job.at, job.ttl, job.max_attempts, job.headers, job.key
     if delay is not None and at is not None:
         raise InvalidArgument("give delay or at, not both")
@@ -84,7 +101,7 @@ def flow_part(queue: str | None, name: str | None, after: object, on_parent_dead
         if name is None and queue is None:
             return None
         place = None if queue is None else checked("queue", queue)
-        return _new(FlowPart, (place, None if name is None else short_text("name", name, MAX_KEY_BYTES), (), "cancel"))
+        return FlowPart(place, None if name is None else short_text("name", name, MAX_KEY_BYTES))
     if isinstance(after, (str, bytes, Enqueued)) or not isinstance(after, Iterable):
         raise InvalidArgument("after is a list of jobs: what enqueue returned, ids, or names of jobs of the same call")
     if on_parent_dead not in ("cancel", "run", "wait"):
@@ -185,12 +202,37 @@ def all_plain(requests: Sequence[JobRequest]) -> bool:
     return type(requests) is PlainRequests or all(request[1:] == _PLAIN for request in requests)
 
 
-def alike_but_payloads(requests: Sequence[JobRequest]) -> bool:
-    """Whether all jobs have only a payload, and perhaps one group that all of them share."""
+class AlikeJobs(NamedTuple):
+    """Jobs of one call that have only a payload, a priority and perhaps a group, the last two the same for all."""
+
+    priority: int
+    group: str | None
+    #: Their indexes in the call.
+    places: Sequence[int]
+
+
+def alike_parts(requests: Sequence[JobRequest], most: int) -> list[AlikeJobs] | None:
+    """The jobs of a call by their priority and group, in the order of the first of each.
+
+    None: some have more than that, or there would be more than `most` parts.
+    """
     if type(requests) is PlainRequests:
-        return True
-    rest = requests[0][1:]
-    return rest[:-1] == _PLAIN[:-1] and all(request[1:] == rest for request in requests)
+        return [AlikeJobs(0, None, range(len(requests)))]
+    parts: dict[tuple[object, ...], list[int]] = {}
+    for place, request in enumerate(requests):
+        if request[7] is not None:
+            return None  # headers cannot be looked up in a dictionary
+        rest = request[1:]
+        places = parts.get(rest)
+        if places is None:
+            if len(parts) >= most or (*rest[:2], *rest[3:-1]) != _PLAIN_BUT_PRIORITY:
+                return None
+            parts[rest] = [place]
+        else:
+            places.append(place)
+    if len(parts) == 1:
+        return [AlikeJobs(requests[0].priority, requests[0].group, range(len(requests)))]
+    return [AlikeJobs(requests[places[0]].priority, requests[places[0]].group, places) for places in parts.values()]
 
 
 def checked_bytes(what: str, data: object) -> bytes:

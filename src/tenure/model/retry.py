@@ -76,6 +76,10 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return min(math.ceil(round(seconds * 1000, 6)), MAX_MS)  # rounded first: else 16.1 s give 16,101 ms
 
 
+#: How many groups one policy may name: the policy is one stored row, which every process that uses the queue reads.
+MAX_NAMED_GROUPS = 1_000
+
+
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A queue's settings, and the defaults of its jobs. Times in seconds."""
 
@@ -130,6 +134,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _check_groups(self) -> None:
         if not isinstance(self.groups, dict):
             raise InvalidArgument(f"groups={self.groups!r} is not a dictionary of group policies")
+        if len(self.groups) > MAX_NAMED_GROUPS:
+            raise InvalidArgument(
+                f"groups names {len(self.groups):,} groups, and at most {MAX_NAMED_GROUPS:,} are taken"
+            )
         for name in self.groups:
             checked("group", name)
         for policy in (self.group, *self.groups.values()):

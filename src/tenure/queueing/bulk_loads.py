@@ -353,10 +353,11 @@ class _Segments:
     def add(self, queue: int, shape: LoadShape, packed: bytes, first_event: int) -> None:
         """Add a segment of the jobs whose joined keys are `packed`."""
         first, last = packed[4 : _KEY.size], packed[4 - _KEY.size :]
-        state = records.encode_segment_state(
-            _WAITING, shape.priority, 0, shape.max_attempts, 0, shape.visible_at_ms, first_event, 0, first, NO_ID, NO_ID
-        )
-        self.states.append((packed[-_KEY.size :], state))
+        state = records.SegmentStateRecord(
+            records.V1, _WAITING, shape.priority, 0, shape.max_attempts, 0, shape.visible_at_ms, first_event, 0, first,
+            NO_ID, NO_ID,
+        )  # fmt: skip
+        self.states.append((packed[-_KEY.size :], records.encode_segment_state(state)))
         ready = keyspace.ready_from(queue, shape.priority, shape.visible_at_ms)
         self.marks.append((ready + first, records.encode_segment_mark(last)))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -152,7 +152,9 @@ def _blocks_near(reader: Reader, parents: Sequence[bytes]) -> Iterator[tuple[byt
     while at < len(parents):
         begin, last, stop = parents[at], b"", at
         after = begin[:_MILLISECOND] + _AFTER
-        for key in _keys(reader, child_block(begin), child_block(after), _BLOCKS):
+        # Those that lie side by side, and the first that ends behind them.
+        near = min((len(parents) - at) // BLOCK + 2, _BLOCKS)
+        for key in _keys(reader, child_block(begin), child_block(after), near):
             if key[4:24] != last:
                 at = stop
                 last = key[4:24]
@@ -172,8 +174,8 @@ def _keys(reader: Reader, begin: bytes, end: bytes, limit: int) -> Iterator[byte
         begin = keys[-1] + b"\0"
 
 
-def _own_rows(reader: Reader, parents: Collection[bytes]) -> list[bytes]:
-    """The rows of `children` of these parents that are not blocks; and perhaps rows of other parents between them.
+def _own_rows(reader: Reader, parents: Sequence[bytes]) -> list[bytes]:
+    """The rows of `children` of these parents (sorted) that are not blocks; perhaps also rows of parents between them.
 
     Most parents have one child, and parents that end together were enqueued together: one scan finds their rows.
     The scans add no read conflict: a transaction that adds a child writes its parent's state, which the transaction
@@ -181,7 +183,7 @@ def _own_rows(reader: Reader, parents: Collection[bytes]) -> list[bytes]:
     """
     if len(parents) > 1:
         limit = 2 * len(parents) + 20
-        near = reader.keys(CHILDREN, min(parents), max(parents) + b"\xff" * 25, limit, snapshot=True)
+        near = reader.keys(CHILDREN, parents[0], parents[-1] + b"\xff" * 25, limit, snapshot=True)
         if len(near) < limit:
             return near
     return [key for first in parents for key in _keys(reader, first, first + b"\xff" * 25, _LINKS)]
@@ -215,8 +217,9 @@ class Edges:
     def of(self, parents: Iterable[bytes]) -> list[bytes]:
         """All edges of these parents."""
         wanted = set(parents)
-        found = [edge for edge in _own_rows(self._reader, wanted) if edge[:20] in wanted]
-        return self._in_blocks(sorted(wanted), found)
+        ordered = sorted(wanted)
+        found = [edge for edge in _own_rows(self._reader, ordered) if edge[:20] in wanted]
+        return self._in_blocks(ordered, found)
 
     def _in_blocks(self, parents: Sequence[bytes], found: list[bytes]) -> list[bytes]:
         """`found`, and the edges of these parents, which are sorted, that are in blocks."""
@@ -241,11 +244,15 @@ class Edges:
 
     def cut_all(self, parents: Iterable[bytes]) -> Counter[bytes]:
         """Cut all edges of these parents; returns how many each child had."""
-        wanted = set(parents)
-        own = [edge for edge in _own_rows(self._reader, wanted) if edge[:20] in wanted]
-        self._cut += own
-        found = Counter([edge[20:] for edge in own])
-        for key, near in _blocks_near(self._reader, sorted(wanted)):
+        wanted = sorted(set(parents))
+        rows = _own_rows(self._reader, wanted)
+        found: Counter[bytes] = Counter()
+        if rows:
+            of_these = set(wanted)
+            own = [edge for edge in rows if edge[:20] in of_these]
+            self._cut += own
+            found.update([edge[20:] for edge in own])
+        for key, near in _blocks_near(self._reader, wanted):
             block = self._block(key)
             ended = 0 if block is None else block.places_of(near)
             if block is not None and ended:

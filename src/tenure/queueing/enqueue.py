@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
+from typing import TypeVar
 
 import msgspec
 
@@ -12,7 +13,7 @@ from tenure.model.ids import NO_ID
 from tenure.model.job import MAX_PAYLOAD, Enqueued
 from tenure.model.lifecycle import Change, State
 from tenure.model.names import QueueName
-from tenure.model.request import JobRequest, alike_but_payloads, payloads_of
+from tenure.model.request import AlikeJobs, JobRequest, alike_parts, payloads_of
 from tenure.queueing import flow_links, groups, quota_usage, quotas
 from tenure.queueing.core import Core
 from tenure.queueing.edges import Run
@@ -36,13 +37,15 @@ from tenure.storage.records import (
     seal_short,
 )
 
+T = TypeVar("T")
 _WAITING, _BLOCKED = int(State.WAITING), int(State.BLOCKED)
 #: What a job costs besides its payload, for telling whether a batch fits one transaction.
 JOB_OVERHEAD = 512
 _LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
 
-#: Of priority 0, which jobs have that are stored together.
-_TIER = 9
+#: Parts of a batch (`alike_parts`) that have fewer jobs than this on average are written as rows, and journal rows that
+#: have less room are left as they are: engines keep no fewer than about so many jobs together.
+_A_PART = 8
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
 
 
@@ -115,12 +118,17 @@ def _batch(
     core: Core, name: QueueName, requests: Sequence[JobRequest], now: int, *, in_flow: bool = False
 ) -> Batch | None:
     """The plan for one queue. None: one of the jobs is part of a flow, unless (`in_flow`) that is known."""
-    alike = len(requests) > 1 and alike_but_payloads(requests)
-    batch = Batch(core, name, requests, alike, core.ids.take(now, len(requests)))
-    if alike:
-        group = requests[0].group
-        if group is not None:
-            batch.grouped.append((group, 0))
+    drawn = core.ids.take(now, len(requests))
+    parts = alike_parts(requests, max(1, len(requests) // _A_PART)) if len(requests) > 1 else None
+    batch = Batch(core, name, requests, parts, drawn)
+    if parts is not None:
+        batch.grouped += [(part.group, part.priority) for part in parts if part.group is not None]
+        if len(parts) > 1:
+            # The ids of a part follow one another: jobs that are stored together lie between no others.
+            ordered = [NO_ID] * len(drawn)
+            for place, job in zip(chain.from_iterable([part.places for part in parts]), drawn, strict=True):
+                ordered[place] = job
+            batch.drawn = ordered
         return batch
     for index, (payload, _, at_ms, priority, key, _, _, _, _, flow, group) in enumerate(requests):
         if flow is not None and not in_flow:
@@ -141,8 +149,8 @@ class Batch(msgspec.Struct):
     core: Core
     name: QueueName
     requests: Sequence[JobRequest]
-    #: They are nothing but their payloads and, perhaps, one group.
-    alike: bool
+    #: Its jobs by priority and group, if there is no more to them than that and their payloads.
+    parts: Sequence[AlikeJobs] | None
     #: Ids that the jobs get, once their queue is marked in them.
     drawn: Sequence[bytes]
     keyed: list[Keyed] = []
@@ -168,8 +176,10 @@ class Batch(msgspec.Struct):
             _admit(unit, queue, payloads_of(requests), duplicates)
         if self.grouped:
             queue = groups.expect(unit, queue, self.grouped)
-        if not (self.alike and not links and _put_together(unit, queue, requests, ids)):
+        if self.parts is None or links:
             _put_rows(unit, queue, requests, ids, self.moments, duplicates, links)
+        else:
+            _put_parts(unit, queue, requests, ids, self.parts)
         added = len(ids) - len(duplicates)
         if added:
             blocked = sum([link.open > 0 for link in links.values()]) if links else 0
@@ -223,8 +233,7 @@ def _flow_plan(
                 raise conflict.at(places) from None
             queue, ids, duplicates = found[-1]
             prefix = queue.prefix
-            for place, job in zip(places, ids, strict=True):
-                jobs[place] = prefix + job
+            _put_at(jobs, places, [prefix + job for job in ids])
             for index, job in duplicates.items():
                 jobs[places[index]] = prefix + job
         runs = [Run(unit.tx, queue.prefix, ids) for queue, ids, _ in found]
@@ -237,44 +246,81 @@ def _flow_plan(
         links = flow_links.linked(unit, name.tenant, requests, known, jobs, there, runs, settled)
         answers: list[Enqueued] = [Enqueued("")] * len(requests)
         for (places, batch), of_queue in zip(batches, found, strict=True):
-            own = {index: links[place] for index, place in enumerate(places) if place in links}
-            for place, answer in zip(places, batch(unit, of_queue, own), strict=True):
-                answers[place] = answer
+            _put_at(answers, places, batch(unit, of_queue, _links_of(links, places)))
         return answers
 
     return plan
 
 
-def _put_together(
-    unit: UnitOfWork, queue: RegisteredQueue, requests: Sequence[JobRequest], ids: Sequence[bytes]
-) -> bool:
-    """Jobs that are alike but for their payloads, as few records as the engine can make of them.
+def _put_at(whole: list[T], places: Sequence[int], values: Sequence[T]) -> None:
+    """Put values at these places, which ascend."""
+    if places[-1] - places[0] == len(places) - 1:
+        whole[places[0] : places[-1] + 1] = values
+        return
+    for place, value in zip(places, values, strict=True):
+        whole[place] = value
 
-    False: it makes none, and nothing was written.
-    """
-    now, max_attempts, payloads = unit.now, queue.max_attempts, payloads_of(requests)
-    if max(map(len, payloads)) > records.PART_BYTES:
-        return False
-    group = requests[0].group
-    name = b"" if group is None else group.encode()
-    most_leased = None if group is None else queue.policy.of_group(group).max_leased
+
+def _links_of(links: Mapping[int, Link], places: Sequence[int]) -> Mapping[int, Link]:
+    """The links of the jobs at these places of the call, which ascend, by their place among them."""
+    if places[-1] == len(places) - 1:
+        others = [place for place in links if place >= len(places)]
+        if not others:
+            return links
+        own = dict(links)
+        for place in others:
+            del own[place]
+        return own
+    return {index: links[place] for index, place in enumerate(places) if place in links}
+
+
+def _put_parts(
+    unit: UnitOfWork,
+    queue: RegisteredQueue,
+    requests: Sequence[JobRequest],
+    ids: Sequence[bytes],
+    parts: Sequence[AlikeJobs],
+) -> None:
+    """The jobs of each part, in as few records as the engine can make of them; those that it makes none of, as rows."""
+    payloads = payloads_of(requests)
+    if max(map(len, payloads)) > PART_BYTES:
+        _put_rows(unit, queue, requests, ids, {}, {}, _NO_LINKS)
+        return
+    jobs, bodies = ids, payloads
+    for part in parts:
+        if len(parts) > 1:
+            jobs, bodies = list(map(ids.__getitem__, part.places)), list(map(payloads.__getitem__, part.places))
+        put = _put_together(unit, queue, part, jobs, bodies)
+        if put < len(jobs):
+            left = requests[put:] if len(parts) == 1 else [requests[place] for place in part.places[put:]]
+            _put_rows(unit, queue, left, jobs[put:], {}, {}, _NO_LINKS)
+
+
+def _put_together(
+    unit: UnitOfWork, queue: RegisteredQueue, part: AlikeJobs, jobs: Sequence[bytes], payloads: Sequence[bytes]
+) -> int:
+    """Jobs that are alike but for their payloads, as the engine stores them together. Returns how many of the first it did."""
+    now, max_attempts, (priority, group, _) = unit.now, queue.max_attempts, part
+    name, most_leased = b"", None
+    if group is not None:
+        name, most_leased = group.encode(), queue.policy.of_group(group).max_leased
     middle = NO_ID + records.pack_event_middle(0, 0, max_attempts, now, 0)[: -records.REF_BYTES]
     begin = 0
-    while begin < len(ids):
-        end = begin + unit.room_for_events()
-        jobs, bodies = ids[begin:end], payloads[begin:end]
-        ref = unit.begin_events(len(jobs))
-        if unit.tx.put_together(queue.prefix, jobs, bodies, now, max_attempts, ref, name, most_leased):
-            unit.add_events_alike(queue.enqueued[0], jobs, middle, repeat(0))
-            if name:
-                unit.groups.waits(queue, groups.group_id(name), name, _TIER, now, len(jobs))
-        elif begin:
-            _put_rows(unit, queue, requests[begin:end], jobs, {}, {}, _NO_LINKS)
-        else:
-            return False
-        begin = end
-    unit.ready(queue, 0, now, now, len(ids))
-    return True
+    while begin < len(jobs):
+        room, left = unit.room_for_events(), len(jobs) - begin
+        if room < left and (room < _A_PART or left - room < _A_PART):
+            room = EVENTS_A_ROW  # in a new row of the journal: on either side there would be too few
+        ids, bodies = jobs[begin : begin + room], payloads[begin : begin + room]
+        ref = unit.begin_events(len(ids))
+        if not unit.tx.put_together(queue.prefix, ids, bodies, now, priority, max_attempts, ref, name, most_leased):
+            break
+        unit.add_events_alike(queue.enqueued[priority], ids, middle, repeat(0))
+        if name:
+            unit.groups.waits(queue, groups.group_id(name), name, 9 - priority, now, len(ids))
+        begin += len(ids)
+    if begin:
+        unit.ready(queue, priority, now, now, begin)
+    return begin
 
 
 def _put_rows(

@@ -54,8 +54,11 @@ def named(requests: Sequence[JobRequest]) -> Names:
         flow = request.flow
         if flow is None:
             continue
-        if flow.name is not None and places.setdefault(flow.name, place) != place:
-            raise InvalidArgument(f"two jobs of the call are named {flow.name!r}")
+        name = flow.name
+        if name is not None:
+            if name in places:
+                raise InvalidArgument(f"two jobs of the call are named {name!r}")
+            places[name] = place
         if flow.after:
             waiting.append((place, flow.after))
     waits: dict[int, list[int]] = {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain, repeat
+from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -32,7 +32,7 @@ from tenure.storage.records import (
     pack_state,
     seal_short,
 )
-from tenure.storage.segments.stored import SegmentShare, StoredSegment
+from tenure.storage.segments.stored import SegmentShare
 
 T = TypeVar("T")
 _LEASED = int(State.LEASED)
@@ -126,37 +126,47 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         jobs: list[bytes] = []
         tokens: list[int] = []
         payloads: list[bytes] = []
-        newest = 0
+        attempts: list[int] = []
+        max_attempts: list[int] = []
+        priorities: list[int] = []
+        created: list[int] = []
+        newest, named = 0, False
         for share in shares:
-            segment, state, places = share.segment, share.segment.state, share.places
+            segment, count, places = share.segment, share.taken, share.places
+            state, body = segment.state, segment.body
+            priority, attempt, most = state.priority, state.attempt + 1, state.max_attempts
             taken, before = segment.jobs_at(places), segment.events_at(places)
             token = next_token(state.token, unit.core.first_token)
-            middle = records.pack_event_middle(token, state.attempt + 1, state.max_attempts, expires, 0)
-            alike = lease + middle[: -records.REF_BYTES]
-            unit.add_events_alike(queue.claimed[state.priority], taken, alike, before, text)
+            alike = lease + records.pack_event_middle(token, attempt, most, expires, 0)[: -records.REF_BYTES]
+            unit.add_events_alike(queue.claimed[priority], taken, alike, before, text)
             unit.tx.lease_together(share, lease, token, ref + len(jobs))
             if state.group:
-                groups.take_together(unit, queue.number, state.group, segment.body.group, len(taken))
+                named = True
+                groups.take_together(unit, queue.number, state.group, body.group, count)
             newest = max(newest, before[-1] or _NOT_TOLD)
             jobs += taken
-            tokens += repeat(token, len(taken))
             payloads += segment.payloads_at(places)
-        given = in_turn(jobs)
-        self._put_lease(given, in_turn(tokens), expires, newest)
-        named = any(share.segment.state.group for share in shares)
+            tokens += repeat(token, count)
+            attempts += repeat(attempt, count)
+            max_attempts += repeat(most, count)
+            priorities += repeat(priority, count)
+            created += repeat(body.created_at_ms, count)
+        of_groups = [(share.segment.body.group.decode() or None, share.taken) for share in shares] if named else []
+        given, given_tokens = in_turn(jobs), in_turn(tokens)
+        self._put_lease(given, given_tokens, expires, newest)
         return Leased(
             self.name,
             lease,
             expires,
             columns=DeliveryColumns(
                 given,
-                in_turn(tokens),
+                given_tokens,
                 in_turn(payloads),
-                in_turn(_each(shares, lambda segment: segment.state.attempt + 1)),
-                in_turn(_each(shares, lambda segment: segment.state.max_attempts)),
-                in_turn(_each(shares, lambda segment: segment.state.priority)),
-                in_turn(_each(shares, lambda segment: segment.body.created_at_ms)),
-                groups=in_turn(_each(shares, lambda segment: segment.body.group.decode() or None)) if named else None,
+                in_turn(attempts),
+                in_turn(max_attempts),
+                in_turn(priorities),
+                in_turn(created),
+                groups=in_turn([group for group, count in of_groups for _ in range(count)]) if named else None,
             ),
         )
 
@@ -185,10 +195,6 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         adds[leased] = adds.get(leased, 0) + count
         # Wake the first waiter in line, which computes the next due time again: this lease's end may be earlier.
         unit.woken.setdefault(self.name, 1)
-
-
-def _each(shares: Sequence[SegmentShare], field: Callable[[StoredSegment], T]) -> tuple[T, ...]:
-    return tuple(chain.from_iterable([repeat(field(share.segment), share.taken) for share in shares]))
 
 
 def headers_of(raw: bytes, job: bytes) -> dict[str, str]:

@@ -125,17 +125,15 @@ def _remove_together(unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[S
     quota_usage.removed_done(unit, queue, same.jobs)
     unit.begin_events(count)
     for segment in segments:
-        state = segment.state
+        state, jobs = segment.state, segment.jobs
         middle = lease + records.pack_event_middle(state.token, state.attempt, state.max_attempts, 0, 0)
         previous = segment.events_at(segment.places)
-        unit.add_events_alike(
-            queue.done[state.priority], segment.jobs, middle[: -records.REF_BYTES], previous, records.NO_TEXT
-        )
+        unit.add_events_alike(queue.done[state.priority], jobs, middle[: -records.REF_BYTES], previous, records.NO_TEXT)
         tx.drop_together(segment)
         if state.group:
             unit.groups.of(queue.number, state.group, segment.body.group).leased -= segment.count
-        if segment.jobs[0][MARK] != queue.mark:
-            forget_foreign(tx, queue.number, segment.jobs)
+        if jobs[0][MARK] != queue.mark:
+            forget_foreign(tx, queue.number, jobs)
     unit.ended.extend(same.jobs)
     close_jobs(tx, queue.number, lease, record, count)
     tx.add(queue.counters[Counter.REMOVED], count)

@@ -27,6 +27,7 @@ from tenure.storage.records import EVENTS_A_ROW, NO_TEXT, REF_BITS, StateRecord
 if TYPE_CHECKING:
     from tenure.queueing.core import Core
 
+_pack_alike = records.pack_alike_event
 _pack_queue_event = msgspec.msgpack.Encoder().encode
 #: Of a queue whose priorities are not known, none is new.
 ALL_PRIORITIES = frozenset(range(10))
@@ -137,8 +138,7 @@ class UnitOfWork:
         self, head: bytes, jobs: Sequence[bytes], middle: bytes, previous: Iterable[int], text: bytes = NO_TEXT
     ) -> None:
         """Add an event for each job, in the room that `begin_events` made: they differ in the job and the event before."""
-        pack = records.pack_alike_event
-        self.events += map(pack, repeat(head), jobs, repeat(middle), previous, repeat(text))
+        self.events += map(_pack_alike, repeat(head), jobs, repeat(middle), previous, repeat(text))
 
     def event(
         self,

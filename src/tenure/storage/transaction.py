@@ -150,6 +150,7 @@ class Transaction(Changes):
         jobs: Sequence[bytes],
         payloads: Sequence[bytes],
         now_ms: int,
+        priority: int,
         max_attempts: int,
         last_event: int,
         group: bytes = b"",

@@ -32,6 +32,12 @@ def _numbers(count: int) -> Struct:
     return Struct(f">{count}I")
 
 
+@lru_cache(64)
+def _head_sum(created_at_ms: int, size: int, group: bytes) -> int:
+    """The checksum of how the rows in `jobs` begin that have a payload of this size."""
+    return crc32(plain_job_head(created_at_ms, size, group))
+
+
 @lru_cache(256)
 def _pieces(count: int, size: int) -> Struct:
     """Unpacks `count` pieces of `size` bytes in one call."""
@@ -66,11 +72,9 @@ class SegmentStateRecord(NamedTuple):
     group: bytes = b""
 
 
-def encode_segment_state(*fields: object, group: bytes = b"") -> bytes:
-    """`fields` in the order of `SegmentStateRecord`, without the version and the group."""
-    if group:
-        return seal(_GROUP_SEGMENT_STATE.pack(V2, *fields, group))
-    return seal(_SEGMENT_STATE.pack(V1, *fields))
+def encode_segment_state(state: SegmentStateRecord) -> bytes:
+    body = _GROUP_SEGMENT_STATE.pack(*state) if state[-1] else _SEGMENT_STATE.pack(*state[:-1])
+    return body + pack_crc(crc32(body))
 
 
 def decode_segment_state(value: bytes) -> SegmentStateRecord:
@@ -106,7 +110,7 @@ def encode_packed_segment(
     count, longest = len(payloads), max(map(len, payloads))
     summed = crc32 if longest <= LONG else crc32_held
     if longest * count == len(packed):  # all payloads have one length
-        begin = crc32(plain_job_head(created_at_ms, longest, group))
+        begin = _head_sum(created_at_ms, longest, group)
         packed_sizes, sums = pack_crc(longest) * count, map(summed, payloads, repeat(begin))
     else:
         sizes = list(map(len, payloads))
@@ -122,7 +126,7 @@ def encode_packed_segment(
 class NewSegment:
     """The immutable fields of a segment that this process has just made."""
 
-    __slots__ = ("_jobs", "_payloads", "count", "created_at_ms", "group")
+    __slots__ = ("_jobs", "_payloads", "count", "created_at_ms", "group", "size_bytes")
 
     #: Whether all payloads are undamaged.
     whole = True
@@ -134,6 +138,8 @@ class NewSegment:
         self.count, self.created_at_ms, self.group = len(jobs), created_at_ms, group
         self._jobs: list[bytes] | None = list(jobs)
         self._payloads = list(payloads)
+        #: About how much memory the ids and payloads take.
+        self.size_bytes = 16 * self.count + sum(map(len, self._payloads))
 
     def encode(self) -> bytes:
         return encode_segment(self.created_at_ms, self.jobs, self._payloads, self.group)
@@ -185,7 +191,7 @@ class Segment(NewSegment):
         self.count: int = count
         self.created_at_ms: int = created
         self._jobs = None
-        self.value = value
+        self.value, self.size_bytes = value, len(value)
         #: The offsets of the ids, the checksums and the payloads.
         self.ids = _HEAD
         self.sums_at = _HEAD + count * 20

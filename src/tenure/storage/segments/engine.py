@@ -74,8 +74,7 @@ class SegmentedEngine:
 
     def _forget(self) -> None:
         """A commit was interrupted, or files were loaded: what is remembered of segments may not be what is stored."""
-        self._segments.there = True  # looking for a segment in vain is cheap
-        self._segments.recent.clear()
+        self._segments.forget()
 
     def read(self, fn: Callable[[Reader], T]) -> T:
         def run(reader: Reader) -> T:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.storage.engine import Reader, Row, Space
-from tenure.storage.keyspace import FRONTS, JOBS, LAST, SEGMENT_STATE, SEGMENTS, STATE, digest
+from tenure.storage.keyspace import FRONTS, JOBS, LAST, READY, SEGMENT_READY, SEGMENT_STATE, SEGMENTS, STATE, digest
 from tenure.storage.records import (
     NewSegment,
     Segment,
@@ -29,31 +29,44 @@ _FEW = 7
 #: Segments a reader remembers: one that reads states and payloads side by side may be a few thousand jobs ahead in one
 #: of them.
 _REMEMBERED = 256
-#: Of each generation of `RecentBodies`: at most some 8 MiB.
-_RECENT = 128
+#: Of each generation of `RecentSegments`: how many, and how many bytes of ids and payloads.
+_RECENT, _RECENT_BYTES = 1_024, 8 << 20
 
 
-class RecentBodies:
-    """What never changes about the newest segments, in memory: most are claimed and settled soon after they were made.
+class RecentSegments:
+    """The newest segments as they are stored now, in memory: most are claimed and settled soon after they were made.
 
-    Two generations: when the younger is full, the older is dropped. Under the writer's lock.
+    Each is found by its own key (queue and last job), by queue and first job, and, while it waits, by its mark in
+    `segment_ready`. Two generations: when the younger is full, the older is dropped. Requires: the writer's lock is held.
     """
 
     def __init__(self) -> None:
-        self._young: dict[bytes, NewSegment] = {}
-        self._old: dict[bytes, NewSegment] = {}
+        self._young: dict[bytes, StoredSegment] = {}
+        self._old: dict[bytes, StoredSegment] = {}
+        self._count = self._bytes = 0
 
-    def get(self, key: bytes) -> NewSegment | None:
+    def get(self, key: bytes) -> StoredSegment | None:
+        """The segment of this key."""
         return self._young.get(key) or self._old.get(key)
 
-    def put(self, key: bytes, body: NewSegment) -> None:
-        if len(self._young) >= _RECENT:
-            self._old, self._young = self._young, {}
-        self._young[key] = body
+    def find(self, key: bytes) -> StoredSegment | None:
+        """The segment whose first job, or whose mark, this is."""
+        young, old = self._young, self._old
+        found = young.get(key) or old.get(key)
+        if found is None or (young.get(found.key) or old.get(found.key)) is not found:
+            return None  # it has changed since
+        return found
 
-    def put_many(self, bodies: Sequence[tuple[bytes, NewSegment]]) -> None:
-        for key, body in bodies:
-            self.put(key, body)
+    def put(self, segment: StoredSegment) -> None:
+        self._count += 1
+        self._bytes += segment.body.size_bytes
+        if self._count > _RECENT or self._bytes > _RECENT_BYTES:
+            self._old, self._young, self._count, self._bytes = self._young, {}, 1, segment.body.size_bytes
+        young, state = self._young, segment.state
+        young[segment.prefix + state.first_job] = segment
+        if state.state == WAITING:
+            young[segment.mark(READY)] = segment
+        young[segment.key] = segment
 
     def delete(self, key: bytes) -> None:
         self._young.pop(key, None)
@@ -61,6 +74,7 @@ class RecentBodies:
 
     def clear(self) -> None:
         self._young, self._old = {}, {}
+        self._count = self._bytes = 0
 
 
 class SegmentedReader:
@@ -73,7 +87,7 @@ class SegmentedReader:
         self,
         inner: Reader,
         there: bool,
-        recent: RecentBodies | None = None,
+        recent: RecentSegments | None = None,
         stored: set[bytes] | None = None,
     ) -> None:
         """`stored` collects the keys that were found as rows: their jobs are in no segment."""
@@ -158,27 +172,36 @@ class SegmentedReader:
 
     def segment(self, key: bytes) -> StoredSegment | None:
         """The segment of that name (queue and last job)."""
-        kept = self._known.get(key)
+        kept = self._known.get(key) or self._from_memory(key)
         if kept is None:
             raw = self.inner.get(SEGMENT_STATE, key)
             kept = None if raw is None else self._read(key, raw)
         return kept
+
+    def _from_memory(self, key: bytes) -> StoredSegment | None:
+        return None if self._recent is None else self._recent.get(key)
 
     def holding(self, at: bytes) -> tuple[StoredSegment, int] | None:
         """The segment that a job (queue and id) is in, and its place there."""
         job, kept = at[4:], self._last
         if kept is not None and kept.prefix == at[:4] and (place := kept.place(job)) >= 0:
             return kept, place
+        if self._recent is not None and (kept := self._recent.find(at)) is not None and kept.state.first_job == job:
+            self._last = kept
+            return kept, kept.places[0]
         for key, raw in self.inner.scan(SEGMENT_STATE, at, LAST, 1):
-            if key[:4] == at[:4] and _decoded(key, raw).first_job <= job:
-                kept = self._last = self._known.get(key) or self._read(key, raw)
+            if key[:4] != at[:4]:
+                break
+            kept = self._known.get(key) or self._from_memory(key)
+            if (_decoded(key, raw) if kept is None else kept.state).first_job <= job:
+                kept = self._last = kept or self._read(key, raw)
                 place = kept.place(job)
                 return (kept, place) if place >= 0 else None
         return None
 
     def _read(self, key: bytes, raw: bytes) -> StoredSegment:
         state = _decoded(key, raw)
-        body = (None if self._recent is None else self._recent.get(key)) or self.stored_body(key)
+        body = self.stored_body(key)
         kept = StoredSegment(key, state, body)
         if body.job(body.count - 1) != key[4:] or not kept.places or body.job(kept.places[0]) != state.first_job:
             raise Corrupt("a segment's jobs and its state do not fit", key=key)
@@ -191,7 +214,7 @@ class SegmentedReader:
 
     def _fetch(self, keys: Sequence[bytes]) -> None:
         """These will be asked for: one look for all of them is cheaper."""
-        keys = [key for key in keys if key not in self._known]
+        keys = [key for key in keys if key not in self._known and self._from_memory(key) is None]
         with suppress(Corrupt):  # then each is looked for by itself
             self._fetched = dict(zip(keys, self.inner.get_many(SEGMENTS, keys), strict=True))
 
@@ -270,7 +293,7 @@ class SegmentedReader:
 
     def _read_or_damage(self, key: bytes, raw: bytes) -> StoredSegment | Corrupt:
         try:
-            return self._known.get(key) or self._read(key, raw)
+            return self._known.get(key) or self._from_memory(key) or self._read(key, raw)
         except Corrupt as exc:
             return exc
 
@@ -295,6 +318,14 @@ class SegmentedReader:
             if len(found) < min(limit, _AHEAD):
                 return
             begin = found[-1][0] + b"\0"
+
+    def at_mark(self, mark: bytes) -> StoredSegment | bytes:
+        """The segment of a key of `segment_ready`; the key, if it leads nowhere."""
+        kept = None if self._recent is None else self._recent.find(mark)
+        if kept is not None:
+            return kept
+        value = self.inner.get(SEGMENT_READY, mark)
+        return mark if value is None else self._of_mark(READY, (mark, value))
 
     def _of_mark(self, space: Space, row: Row) -> StoredSegment | bytes:
         mark, value = row

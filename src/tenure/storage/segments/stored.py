@@ -28,15 +28,27 @@ MARKS: dict[Space, Space] = {READY: SEGMENT_READY, GROUP_READY: SEGMENT_GROUPS}
 class StoredSegment:
     """A segment as it is stored now. `places` are the positions of the jobs that are still in it."""
 
-    __slots__ = ("body", "key", "places", "prefix", "state")
+    __slots__ = ("_ready", "body", "key", "places", "prefix", "state")
 
     def __init__(self, key: bytes, state: SegmentStateRecord, body: NewSegment) -> None:
         self.key, self.prefix = key, key[:4]
         self.state, self.body = state, body
+        #: How the keys of its jobs in `ready` begin, once that is asked for.
+        self._ready: bytes | None = None
         self.places: Sequence[int] = range(state.first, body.count)
         if state.gone != NO_ID:
             gone = int.from_bytes(state.gone, "big")
             self.places = [place for place in self.places if not gone >> place & 1]
+
+    def reduced(self, places: Sequence[int]) -> StoredSegment:
+        """The same segment with the jobs at these of its places only."""
+        gone = 0
+        if not isinstance(places, range):
+            for place in set(range(places[0], self.body.count)).difference(places):
+                gone |= 1 << place
+        first = places[0]
+        state = self.state._replace(first=first, first_job=self.body.job(first), gone=gone.to_bytes(16, "big"))
+        return StoredSegment(self.key, state, self.body)
 
     @property
     def job(self) -> bytes:
@@ -80,8 +92,10 @@ class StoredSegment:
         """How the keys of its jobs in a space begin: the job follows. Requires, of `group_ready`: they have a group."""
         state = self.state
         if space == READY:
-            grouped = GROUPED if state.group else 0
-            return ready_from(queue_of(self.prefix), state.priority, state.visible_at_ms, grouped)
+            if self._ready is None:
+                grouped = GROUPED if state.group else 0
+                self._ready = ready_from(queue_of(self.prefix), state.priority, state.visible_at_ms, grouped)
+            return self._ready
         if space == GROUP_READY:
             return group_ready_from(queue_of(self.prefix), state.group, 9 - state.priority, state.visible_at_ms)
         return self.prefix

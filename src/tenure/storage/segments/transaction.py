@@ -8,21 +8,34 @@ before the end, so that a transaction never reads what it wrote.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from tenure.errors import Corrupt
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
 from tenure.storage.engine import Reader, Space, Transaction
-from tenure.storage.keyspace import JOBS, READY, SEGMENT_STATE, SEGMENTS, STATE, digest
+from tenure.storage.keyspace import (
+    GROUP_READY,
+    JOBS,
+    LAST,
+    READY,
+    SEGMENT_GROUPS,
+    SEGMENT_READY,
+    SEGMENT_STATE,
+    SEGMENTS,
+    STATE,
+    digest,
+)
 from tenure.storage.records import (
     V1,
+    V2,
     NewSegment,
     SegmentStateRecord,
     encode_segment_mark,
     encode_segment_state,
 )
-from tenure.storage.segments.reader import MADE, WAITING, RecentBodies, SegmentedReader
+from tenure.storage.segments.reader import MADE, WAITING, RecentSegments, SegmentedReader
 from tenure.storage.segments.stored import MARKS, SegmentShare, StoredSegment
 from tenure.storage.transaction import Write
 
@@ -32,6 +45,8 @@ _SEGMENTS_AT_ONCE = 64
 #: Once a transaction has made so many jobs into rows, it takes single ones out of the segments that are left: a claim
 #: may take a job of each of many groups.
 _ROWS_AT_ONCE = 1_000
+#: Of how many queues it is remembered where their newest segment lies.
+_QUEUES_KEPT = 10_000
 
 
 class SegmentUse:
@@ -67,19 +82,27 @@ class SegmentUse:
 class SegmentMemory:
     """What is kept in memory of a store's segments. Requires, for every use: the writer's lock is held."""
 
-    __slots__ = ("recent", "there", "use")
+    __slots__ = ("newest", "recent", "there", "use")
 
     def __init__(self, *, there: bool) -> None:
         #: Whether there may be segments. Once there are, it stays so: looking for one in vain is cheap.
         self.there = there
-        self.recent = RecentBodies()
+        self.recent = RecentSegments()
         self.use = SegmentUse()
+        #: By queue: a job behind which no job of a segment lies. Missing: not known.
+        self.newest: dict[bytes, bytes] = {}
+
+    def forget(self) -> None:
+        """What is remembered of segments may not be what is stored."""
+        self.there = True
+        self.recent.clear()
+        self.newest.clear()
 
 
 class _Work:
     """What a transaction does to segments, written when it ends."""
 
-    __slots__ = ("apart", "bodies", "broken", "queues", "whole", "writes")
+    __slots__ = ("apart", "bodies", "broken", "queues", "stored", "whole", "writes")
 
     def __init__(self) -> None:
         #: Segments that lose jobs, and the places of which rows were written, by space.
@@ -89,7 +112,10 @@ class _Work:
         self.queues: set[bytes] = set()
         #: Damaged ones, of which only what can be read becomes rows, and the jobs whose rows were written instead.
         self.broken: dict[bytes, set[bytes]] = {}
-        self.bodies: list[tuple[bytes, NewSegment]] = []
+        #: New ones, by key.
+        self.bodies: dict[bytes, NewSegment] = {}
+        #: Segments as this transaction leaves them, by key.
+        self.stored: dict[bytes, StoredSegment] = {}
         self.writes: list[Write] = []
 
 
@@ -112,6 +138,9 @@ class SegmentedTransaction(Transaction):
     _segments: SegmentedReader
     #: Keys seen to be stored as rows: their jobs are in no segment.
     _stored: set[bytes]
+    #: The queue that `_worthwhile` was asked about last, and its answer.
+    _asked_for = b""
+    _is_worthwhile = False
 
     def __init__(self, memory: SegmentMemory, reader: Reader, next_commit: int) -> None:
         """Requires: the writer's lock is held."""
@@ -143,56 +172,73 @@ class SegmentedTransaction(Transaction):
         jobs: Sequence[bytes],
         payloads: Sequence[bytes],
         now_ms: int,
+        priority: int,
         max_attempts: int,
         last_event: int,
         group: bytes = b"",
         most_leased: int | None = None,
     ) -> bool:
+        if len(jobs) < self.LEAST or (most_leased is not None and most_leased < self.LEAST):
+            return False
         each = self.jobs_in_one(max(map(len, payloads)))
-        if not each or len(jobs) < self.LEAST or (most_leased is not None and most_leased < self.LEAST):
+        if not each or not self._worthwhile(prefix) or (self._there and not self._vacant(prefix, jobs[0], jobs[-1])):
             return False
-        if not self.memory.use.worthwhile(prefix):
-            return False
-        if self._there and not self._vacant(prefix + jobs[0], prefix + jobs[-1]):
-            return False
-        group_id = digest(group) if group else b""
+        version, group_id = (V2, digest(group)) if group else (V1, b"")
+        bodies = self._todo.bodies
         for begin in range(0, len(jobs), each):
             part = jobs[begin : begin + each]
             state = SegmentStateRecord(
-                V1, WAITING, 0, 0, max_attempts, 0, now_ms, last_event + begin, 0, part[0], NO_ID, NO_ID, group_id
+                version,
+                WAITING,
+                priority,
+                0,
+                max_attempts,
+                0,
+                now_ms,
+                last_event + begin,
+                0,
+                part[0],
+                NO_ID,
+                NO_ID,
+                group_id,
             )
             body = NewSegment(now_ms, part, payloads[begin : begin + each], group)
             segment = StoredSegment(prefix + part[-1], state, body)
-            self._todo.bodies.append((segment.key, body))
-            self._put_state(segment.key, segment, state, segment.places)
-            self._put_marks(segment, segment.places)
+            bodies[segment.key] = body
+            self._store(segment)
+            self._put_marks(segment)
         return True
+
+    def _worthwhile(self, prefix: bytes) -> bool:
+        """Whether batches of this queue are stored together. Decided once for the parts of a batch."""
+        if prefix != self._asked_for:
+            self._asked_for, self._is_worthwhile = prefix, self.memory.use.worthwhile(prefix)
+        return self._is_worthwhile
 
     def first_together(self, tiers: Sequence[bytes], until: bytes, limit: int) -> Sequence[SegmentShare]:
         if not self._there or limit < self.LEAST:
             return ()
-        segments = self._segments
-        shares: list[SegmentShare] = []
-        left = limit
+        segments, shares, left = self._segments, [], limit
+        keys, at_mark = segments.inner.keys, segments.at_mark
         for tier in tiers:
             end = tier + until
-            row = segments.inner.keys(READY, tier, end, 1)
-            for segment in segments.marked(READY, tier, end, left // self.MOST + 2):
+            row = keys(READY, tier, end, 1)
+            wanted = min(_SEGMENTS_AT_ONCE, left // self.LEAST + 1)
+            marks = keys(SEGMENT_READY, tier, end, wanted)
+            for mark in marks:
+                segment = at_mark(mark)
                 if isinstance(segment, bytes) or not segment.body.whole:
                     return ()  # damaged: reading rows passes it over
                 take = min(segment.count, left)
-                if row and row[0] < segment.before(READY) + segment.body.jobs[segment.places[take - 1]]:
+                if row and row[0] < mark[:-16] + segment.body.jobs[segment.places[take - 1]]:
                     return ()
-                if not self.shares_out(segment, take):
-                    return ()
+                # Of the last one, perhaps a few: the claim as a whole is large, so that copying them pays.
                 shares.append(SegmentShare(segment, take))
                 left -= take
                 if not left:
                     return shares
-                if len(shares) >= _SEGMENTS_AT_ONCE:
-                    return ()
-            if row:
-                return ()  # the rest of the claim comes from rows
+            if row or len(marks) == wanted or len(shares) >= _SEGMENTS_AT_ONCE:
+                return ()  # the rest of the claim comes from rows, or from very many segments
         return shares
 
     def next_together(self, space: Space, begin: bytes, end: bytes, limit: int) -> StoredSegment | None:
@@ -215,38 +261,62 @@ class SegmentedTransaction(Transaction):
     def lease_together(self, share: SegmentShare, lease: bytes, token: int, last_event: int) -> None:
         segment, count = share
         state, places, todo = segment.state, segment.places, self._todo
-        leased = state._replace(state=_LEASED, attempt=state.attempt + 1, token=token, lease=lease)
+        version, _, priority, attempt, max_attempts, _, visible, _, first, first_job, _, _, group = state
         self._delete_marks(segment)
         if count == segment.count and isinstance(places, range):
-            # It will be settled soon, and was perhaps made long ago.
-            self.when_written(lambda: self.memory.recent.put(segment.key, segment.body))
-            self._put_state(segment.key, segment, leased._replace(last_event=last_event - places[0]), places)
+            leased = SegmentStateRecord(
+                version, _LEASED, priority, attempt + 1, max_attempts, token, visible, last_event - first, first, first_job,
+                lease, NO_ID, group,
+            )  # fmt: skip
+            self._store(StoredSegment(segment.key, leased, segment.body))
             return
         # Copied: events of the jobs of a segment stand side by side, and the rest has had other ones.
         taken, left = places[:count], places[count:]
         jobs = segment.jobs_at(taken)
         at = segment.prefix + jobs[-1]
         body = NewSegment(segment.body.created_at_ms, jobs, segment.payloads_at(taken), segment.body.group)
-        copy = StoredSegment(at, leased._replace(last_event=last_event, first=0, first_job=jobs[0], gone=NO_ID), body)
+        leased = SegmentStateRecord(
+            version,
+            _LEASED,
+            priority,
+            attempt + 1,
+            max_attempts,
+            token,
+            visible,
+            last_event,
+            0,
+            jobs[0],
+            lease,
+            NO_ID,
+            group,
+        )
         if left:
-            self._put_state(segment.key, segment, state, left)
-            self._put_marks(segment, left)
+            rest = segment.reduced(left)
+            self._store(rest)
+            self._put_marks(rest)
         elif at != segment.key:
-            todo.writes += ((SEGMENTS, segment.key, None), (SEGMENT_STATE, segment.key, None))
-        todo.bodies.append((at, body))
-        self._put_state(at, copy, copy.state, copy.places)
+            self._delete(segment.key)
+        todo.bodies[at] = body
+        self._store(StoredSegment(at, leased, body))
 
     def held_together(
         self, prefix: bytes, lease: bytes, jobs: Sequence[bytes], tokens: Sequence[int]
     ) -> Sequence[StoredSegment]:
         if not self._there or len(jobs) < self.LEAST:
             return ()
+        found = self._held(prefix, lease, jobs, tokens)
+        # Groups may have taken turns in the claim. Segments never overlap: in the order of ids, each lies by itself.
+        if not found and list(jobs) != (ordered := sorted(jobs)):
+            of_jobs = dict(zip(jobs, tokens, strict=True))
+            found = self._held(prefix, lease, ordered, [of_jobs[job] for job in ordered])
+        return found
+
+    def _held(
+        self, prefix: bytes, lease: bytes, jobs: Sequence[bytes], tokens: Sequence[int]
+    ) -> Sequence[StoredSegment]:
+        """As `held_together`, of jobs that are given segment by segment."""
         found: list[StoredSegment] = []
         at = 0
-        # Groups may have taken turns in the claim. Segments never overlap: in the order of ids, each lies by itself.
-        if list(jobs) != (ordered := sorted(jobs)):
-            of_jobs = dict(zip(jobs, tokens, strict=True))
-            jobs, tokens = ordered, [of_jobs[job] for job in ordered]
         while at < len(jobs):
             holding = self._segments.holding(prefix + jobs[at])
             if holding is None or len(found) >= _SEGMENTS_AT_ONCE:
@@ -266,37 +336,50 @@ class SegmentedTransaction(Transaction):
 
     def drop_together(self, segment: StoredSegment) -> None:
         # Its jobs were held, so it has no mark among those that wait.
-        self._todo.writes += ((SEGMENTS, segment.key, None), (SEGMENT_STATE, segment.key, None))
+        self._delete(segment.key)
         self.memory.use.ended_whole(segment.prefix)
 
     def break_up(self, key: bytes) -> bool:
         self._todo.broken.setdefault(key, set())
         return True
 
-    def _put_state(self, key: bytes, segment: StoredSegment, state: SegmentStateRecord, places: Sequence[int]) -> None:
-        """`places` are where its jobs will be."""
-        gone = 0
-        if not isinstance(places, range):
-            for place in set(range(places[0], segment.body.count)).difference(places):
-                gone |= 1 << place
-        first = places[0]
-        stored = encode_segment_state(
-            *state[1:8], first, segment.body.jobs[first], state.lease, gone.to_bytes(16, "big"), group=state.group
-        )
-        self._todo.writes.append((SEGMENT_STATE, key, stored))
+    def _store(self, segment: StoredSegment) -> None:
+        """Write the state of a segment, and remember the segment once that is written."""
+        todo = self._todo
+        todo.stored[segment.key] = segment
+        todo.writes.append((SEGMENT_STATE, segment.key, encode_segment_state(segment.state)))
 
-    def _put_marks(self, segment: StoredSegment, places: Sequence[int]) -> None:
-        """Among those that wait, the segment now begins with the first of these places."""
-        first, value = segment.body.jobs[places[0]], encode_segment_mark(segment.job)
-        for space in segment.indexes:
-            self._todo.writes.append((MARKS[space], segment.before(space) + first, value))
+    def _delete(self, key: bytes) -> None:
+        self._todo.stored.pop(key, None)
+        self._todo.writes += ((SEGMENTS, key, None), (SEGMENT_STATE, key, None))
+
+    def _put_marks(self, segment: StoredSegment) -> None:
+        """Among those that wait, the segment begins with its first job."""
+        value, writes = encode_segment_mark(segment.job), self._todo.writes
+        writes.append((SEGMENT_READY, segment.mark(READY), value))
+        if segment.state.group:
+            writes.append((SEGMENT_GROUPS, segment.mark(GROUP_READY), value))
 
     def _delete_marks(self, segment: StoredSegment) -> None:
-        for space in segment.indexes:
-            self._todo.writes.append((MARKS[space], segment.mark(space), None))
+        writes = self._todo.writes
+        writes.append((SEGMENT_READY, segment.mark(READY), None))
+        if segment.state.group:
+            writes.append((SEGMENT_GROUPS, segment.mark(GROUP_READY), None))
 
-    def _vacant(self, first: bytes, last: bytes) -> bool:
-        """Whether no segment lies anywhere between these jobs."""
+    def _vacant(self, prefix: bytes, first: bytes, last: bytes) -> bool:
+        """Whether no segment lies anywhere between these jobs of a queue, which are about to be in one."""
+        newest = self.memory.newest
+        behind = newest.get(prefix)
+        if behind is None:
+            end = self._segments.inner.keys(SEGMENT_STATE, prefix, prefix + LAST, 1, reverse=True)
+            behind = end[0][4:] if end else NO_ID
+            if len(newest) >= _QUEUES_KEPT:
+                newest.clear()
+        newest[prefix] = max(behind, last)
+        return behind < first or self._none_between(prefix + first, prefix + last)
+
+    def _none_between(self, first: bytes, last: bytes) -> bool:
+        """Whether no segment has a job from one row to another."""
         return not any(True for _ in self._segments.lying(first, last + b"\0", 1, False))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -320,16 +403,16 @@ class SegmentedTransaction(Transaction):
         for key, written_jobs in work.broken.items():
             self._write_remains(key, written_jobs)
         writes, recent = self.writes, self.memory.recent
-        for key, body in work.bodies:
+        for key, body in work.bodies.items():
             writes.append((SEGMENTS, key, body.encode()))
-        if work.bodies:
             # Before they are written: a segment that is looked for in vain costs a look, one that is not is lost.
             self.memory.there = True
-            self.when_written(lambda: recent.put_many(work.bodies))
         for write in work.writes:
             writes.append(write)
-            if write[0] == SEGMENTS and write[2] is None:
-                recent.delete(write[1])  # at once: a body that is missing there is read again
+            if write[0] == SEGMENT_STATE:
+                recent.delete(write[1])  # at once: what is missing there is read again
+        if work.stored:
+            self.when_written(partial(_remember, recent, work.stored.values()))
 
     def _take_out_written(self) -> None:
         """Take the jobs whose rows were written out of the segments they are in."""
@@ -339,7 +422,7 @@ class SegmentedTransaction(Transaction):
             if write[0] in MADE
         ]
         unknown = {job for _, job in made}.difference(self._stored)
-        if not unknown or (len(unknown) > 1 and self._vacant(min(unknown), max(unknown))):
+        if not unknown or (len(unknown) > 1 and self._none_between(min(unknown), max(unknown))):
             return
         virtual = {write for write, job in made if job in unknown and not self._touch(*write[:2], job, write[2])}
         if virtual:
@@ -382,22 +465,23 @@ class SegmentedTransaction(Transaction):
         leaving = set(segment.places) if whole else set().union(*written.values())
         for space in (JOBS, STATE, *segment.indexes) if waiting else (JOBS, STATE):
             # What the transaction wrote of a job stands; what it deleted stays gone.
-            rest = sorted(leaving - written[space])
-            if rest:
-                self.put_many(space, segment.rows_at(space, rest))
+            others = sorted(leaving - written[space])
+            if others:
+                self.put_many(space, segment.rows_at(space, others))
         left = [place for place in segment.places if place not in leaving]
-        if waiting and (not left or left[0] != segment.places[0]):
+        rest = segment.reduced(left) if left else None
+        if waiting and (rest is None or left[0] != segment.places[0]):
             self._delete_marks(segment)
-            if left:
-                self._put_marks(segment, left)
-        if left:
-            self._put_state(segment.key, segment, segment.state, left)
+            if rest is not None:
+                self._put_marks(rest)
+        if rest is not None:
+            self._store(rest)
         else:
-            self._todo.writes += ((SEGMENTS, segment.key, None), (SEGMENT_STATE, segment.key, None))
+            self._delete(segment.key)
 
     def _write_remains(self, key: bytes, written: set[bytes]) -> None:
         """Payloads, if they can be read: without their states, which a check misses, and makes again from the journal."""
-        self._todo.writes += ((SEGMENTS, key, None), (SEGMENT_STATE, key, None))
+        self._delete(key)
         try:
             body = self._segments.stored_body(key)
         except Corrupt:
@@ -416,3 +500,8 @@ class SegmentedTransaction(Transaction):
         except Corrupt:
             return False
         return found is not None and found[0].key != key
+
+
+def _remember(recent: RecentSegments, segments: Iterable[StoredSegment]) -> None:
+    for segment in segments:
+        recent.put(segment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from tenure.errors import TenureError
@@ -19,7 +19,7 @@ from tenure.storage.engines.rocksdb.iterators import (
     until,
 )
 from tenure.storage.engines.rocksdb.opening import translated
-from tenure.storage.keyspace import READY, TURNS
+from tenure.storage.keyspace import READY, SEGMENT_READY, TURNS
 from tenure.storage.scan_heads import LAST_REACH, Front
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: From this many rows on, an iterator steps from key to key: the keys are likely to be neighbours.
 WORTH_WALKING = 8
-#: Spaces whose first keys are read ahead: claims take the first key repeatedly.
-_READ_AHEAD = (READY, TURNS)
+#: Spaces whose first keys are read ahead: claims take the first keys repeatedly.
+_READ_AHEAD = (READY, SEGMENT_READY, TURNS)
 #: How many read options with an upper bound are cached, one for each front.
 _BOUNDS_KEPT = 1000
 
@@ -109,7 +109,7 @@ class RocksReader:
         ahead = front.ahead
         if limit <= len(ahead) or front.whole:
             return self._from_ahead(front, end, limit)
-        if limit == 1 or (limit == 2 and space == TURNS):
+        if limit == 1 or space == SEGMENT_READY or (limit == 2 and space == TURNS):
             return self._first(space, front, end, limit)
         keys = first_keys(self._tables[space], front.head, end, front.end, limit)
         if not keys:
@@ -134,7 +134,7 @@ class RocksReader:
         return keys
 
     def _first(self, space: Space, front: Front, end: bytes, limit: int) -> list[bytes]:
-        """The first one or two keys. Reads a few more ahead, which the next claims are likely to need."""
+        """The first few keys. Reads a few more ahead, which the next claims are likely to need."""
         iterator = self._tables[space].iter(self._bound(front.end))
         iterator.seek(front.head)
         if not iterator.valid():
@@ -145,19 +145,20 @@ class RocksReader:
         key: bytes = iterator.key()
         front.head = key
         if space in _READ_AHEAD:
-            self._read_ahead(front, iterator)
+            self._read_ahead(front, iterator, limit)
             return self._from_ahead(front, end, limit)
         return [key] if key < end else []
 
-    def _read_ahead(self, front: Front, iterator: Any) -> None:
-        """Keep the keys from the iterator's position on in `front.ahead`."""
+    def _read_ahead(self, front: Front, iterator: Any, least: int) -> None:
+        """Keep the keys from the iterator's position on in `front.ahead`, at least `least`. Raises if damage lies before that."""
         ahead: list[bytes] = []
         whole = False
-        for _ in range(front.reach):
+        for _ in range(max(front.reach, least)):
             ahead.append(iterator.key())
             iterator.next()
             if not iterator.valid():
-                with suppress(TenureError):  # damage raises for the caller that reads that far
+                # Damage raises for the caller that reads that far.
+                with suppress(TenureError) if len(ahead) >= least else nullcontext():
                     check_status(iterator)
                     whole = True
                 break
