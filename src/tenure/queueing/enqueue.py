@@ -340,9 +340,9 @@ def _put_rows(
             ref = unit.begin_events(min(len(ids) - index, EVENTS_A_ROW))
         if index in duplicates:
             continue
-        payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, _, _, group = request
-        job, attempts = ids[index], attempts or queue.max_attempts
-        visible = now + delay_ms if at_ms is None else max(now, moments[index])
+        job, payload, priority, group = ids[index], request.payload, request.priority, request.group
+        attempts = request.max_attempts or queue.max_attempts
+        visible = now + request.delay_ms if request.at_ms is None else max(now, moments[index])
         if visible > latest:
             latest = visible
         if visible < earliest:
@@ -353,7 +353,8 @@ def _put_rows(
             used = priority
         row, ready_row = prefix + job, pack_ready(number, 9 - priority, visible, job)
         head, kind, flags, due_at, link = heads[priority], _WAITING, 0, 0, links.get(index) if links else None
-        if key is None and ttl_ms is None and headers is None and group is None and len(payload) <= PART_BYTES:
+        named = request.key is not None or group is not None
+        if not named and request.ttl_ms is None and request.headers is None and len(payload) <= PART_BYTES:
             body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)

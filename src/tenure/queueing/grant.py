@@ -88,28 +88,29 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
                 ref = unit.begin_events(min(len(selected) - len(jobs), EVENTS_A_ROW))
                 if worker:
                     text = unit.text(worker)
-            _, _, priority, reason, flags, attempt, attempts, replays, token, visible, ended, due_at, before, _ = state
-            created, _, own_key, headers, _, payload, group = record
-            attempt, token = attempt + 1, next_token(token, first)
+            priority, flags, attempts, before = state.priority, state.flags, state.max_attempts, state.last_event
+            attempt, token = state.attempt + 1, next_token(state.token, first)
             if before > newest or not before:
                 newest = before or _NOT_TOLD
             unit.events.append(pack_event(heads[priority], job, lease, token, attempt, attempts, expires, before, text))
-            if due_at:
-                writes.append((DUE, due(Due.TTL, due_at, number, job), None))
+            if state.due_at_ms:
+                writes.append((DUE, due(Due.TTL, state.due_at_ms, number, job), None))
             leased = pack_state(
-                V1, _LEASED, priority, reason, flags, attempt, attempts, replays, token, visible, ended, 0, ref, lease
-            )
+                V1, _LEASED, priority, state.reason, flags, attempt, attempts, state.replays, token,
+                state.visible_at_ms, state.ended_at_ms, 0, ref, lease,
+            )  # fmt: skip
             ref += 1
             writes += ((STATE, prefix + job, seal_short(leased)), (READY, key, None))
             if flags & HAS_GROUP:
-                groups.take(unit, number, job, state, group)
+                groups.take(unit, number, job, state, record.group)
             jobs.append(job)
             tokens.append(token)
             deliveries.append(
                 Delivery(
-                    name, job, lease, token, payload, attempt, attempts, priority, created,
-                    headers_of(headers, job) if headers else {}, key_of(own_key) if own_key else None,
-                    group.decode() if group else None,
+                    name, job, lease, token, record.payload, attempt, attempts, priority, record.created_at_ms,
+                    headers_of(record.headers, job) if record.headers else {},
+                    key_of(record.key) if record.key else None,
+                    record.group.decode() if record.group else None,
                 )
             )  # fmt: skip
         if queue.meter:

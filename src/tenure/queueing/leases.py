@@ -69,20 +69,18 @@ def lost_jobs(reader: Reader, queue: int, lease: bytes) -> list[bytes]:
 
 def close_jobs(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord, closed: int, lost: bytes = b"") -> None:
     """Count `closed` jobs that leave the lease; `lost` is one that was removed while the lease held it."""
-    _, _, _, _, still_open, _, _, _ = record
-    if still_open <= closed:
+    if record.open <= closed:
         end_lease(tx, queue, lease, record)
         return
-    left = record._replace(open=still_open - closed, lost=record.lost + bool(lost))
+    left = record._replace(open=record.open - closed, lost=record.lost + bool(lost))
     tx.put(keyspace.LEASES, keyspace.of_queue(queue, lease), records.encode_lease(left))
     if lost:
         tx.put(keyspace.LEASE_JOBS, keyspace.lost_job(queue, lease, lost), b"")
 
 
 def end_lease(tx: Transaction, queue: int, lease: bytes, record: LeaseRecord) -> None:
-    _, expires, _, _, _, lost, _, _ = record
-    at = of_queue(queue, lease)
-    if lost:
+    at, expires = of_queue(queue, lease), record.expires_at_ms
+    if record.lost:
         tx.delete_range(LEASE_JOBS, *keyspace.lost_range(queue, lease))
     tx.writes += ((LEASES, at, None), (LEASE_JOBS, at, None), (DUE, due(_LEASE_DUE, expires, queue, lease), None))
 

@@ -99,13 +99,12 @@ def read_rows(
     number, now, taken = queue.number, unit.now, found.jobs
     for key, job, state, record in read_ready(unit.tx.reader, queue.prefix, keys):
         if type(state) is StateRecord and type(record) is JobRecord:
-            _, kind, priority, _, flags, _, _, _, _, visible, _, due_at, _, _ = state
-            _, parts, _, _, payload_bytes, _, _ = record
-            tier = 9 - priority + (flags & HAS_GROUP)
-            if kind == _WAITING and key == pack_ready(number, tier, visible, job) and not 0 < due_at <= now:
+            tier, payload_bytes = 9 - state.priority + (state.flags & HAS_GROUP), record.payload_bytes
+            indexed = state.state == _WAITING and key == pack_ready(number, tier, state.visible_at_ms, job)
+            if indexed and not 0 < state.due_at_ms <= now:
                 if max_bytes is not None and taken and found.payload_bytes + payload_bytes > max_bytes:
                     return False
-                whole = _joined(unit, number, job, record, found) if parts else record
+                whole = _joined(unit, number, job, record, found) if record.parts else record
                 if whole is not None:
                     found.payload_bytes += payload_bytes
                     taken.append(new_tuple(Selected, (key, job, state, whole)))

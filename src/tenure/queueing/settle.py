@@ -161,8 +161,7 @@ def _judge(
             gone = LeaseLost(job.hex(), token, "it is no longer there")
             outcomes.append(state if isinstance(state, Corrupt) else gone)
             continue
-        _, kind, _, _, _, _, _, _, own_token, _, _, _, _, own_lease = state
-        if own_lease != lease or own_token != token or kind != _LEASED:
+        if state.lease != lease or state.token != token or state.state != _LEASED:
             outcomes.append(_not_held(state, job, lease, token))
             continue
         found = leases.get(lease)
@@ -170,8 +169,7 @@ def _judge(
             record = read_lease(reader, number, lease)
             if record is None:
                 raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
-            _, expires, _, _, _, _, _, _ = record
-            if expires <= now:
+            if record.expires_at_ms <= now:
                 outcomes.append(LeaseLost(job.hex(), token, "its lease has expired"))
                 continue
             found = leases[lease] = (record, set())
@@ -206,7 +204,7 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord) -> None:
     """Done, and not kept: gone in the same step."""
     tx, row = unit.tx, queue.prefix + job
-    _, _, priority, _, flags, attempt, attempts, _, token, _, _, _, before, lease = state
+    flags = state.flags
     if queue.meter:
         quota_usage.removed_done(unit, queue, (job,))
     if flags:
@@ -214,7 +212,12 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
             delete_extras(tx, queue.number, job, flags)
         if flags & HAS_CHILDREN:
             unit.flows().done.append(row)
-    unit.add_event(pack_event(queue.done[priority], job, lease, token, attempt, attempts, 0, before, NO_TEXT))
+    unit.add_event(
+        pack_event(
+            queue.done[state.priority], job, state.lease, state.token, state.attempt, state.max_attempts, 0,
+            state.last_event, NO_TEXT,
+        )
+    )  # fmt: skip
     tx.writes += ((JOBS, row, None), (STATE, row, None))
     adds, removed = tx.adds, queue.counters[_REMOVED_COUNT]
     adds[removed] = adds.get(removed, 0) + 1

@@ -261,13 +261,16 @@ class SegmentedTransaction(Transaction):
     def lease_together(self, share: SegmentShare, lease: bytes, token: int, last_event: int) -> None:
         segment, count = share
         state, places, todo = segment.state, segment.places, self._todo
-        version, _, priority, attempt, max_attempts, _, visible, _, first, first_job, _, _, group = state
+        leased = state._replace(
+            state=_LEASED,
+            attempt=state.attempt + 1,
+            token=token,
+            last_event=last_event - state.first,
+            lease=lease,
+            gone=NO_ID,
+        )
         self._delete_marks(segment)
         if count == segment.count and isinstance(places, range):
-            leased = SegmentStateRecord(
-                version, _LEASED, priority, attempt + 1, max_attempts, token, visible, last_event - first, first, first_job,
-                lease, NO_ID, group,
-            )  # fmt: skip
             self._store(StoredSegment(segment.key, leased, segment.body))
             return
         # Copied: events of the jobs of a segment stand side by side, and the rest has had other ones.
@@ -275,21 +278,7 @@ class SegmentedTransaction(Transaction):
         jobs = segment.jobs_at(taken)
         at = segment.prefix + jobs[-1]
         body = NewSegment(segment.body.created_at_ms, jobs, segment.payloads_at(taken), segment.body.group)
-        leased = SegmentStateRecord(
-            version,
-            _LEASED,
-            priority,
-            attempt + 1,
-            max_attempts,
-            token,
-            visible,
-            last_event,
-            0,
-            jobs[0],
-            lease,
-            NO_ID,
-            group,
-        )
+        leased = leased._replace(last_event=last_event, first=0, first_job=jobs[0])
         if left:
             rest = segment.reduced(left)
             self._store(rest)
