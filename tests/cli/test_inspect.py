@@ -163,6 +163,7 @@ def test_a_queue_that_is_not_there_is_said_to_be_missing(shell: Shell):
     job = shell.enqueue("emails", "x")
     for args in (
         ("dead", "emial"), ("list", "emial"), ("counts", "emial"), ("claim", "emial"), ("top", "emial", "--once"),
+        ("groups", "emial"),
         ("get", "emial", job), ("timeline", "emial", job), ("cancel", "emial", job),
         ("purge", "emial", "dead", "--yes"), ("replay", "emial", "--all"),
     ):  # fmt: skip

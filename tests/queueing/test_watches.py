@@ -187,3 +187,18 @@ def test_a_forked_child_has_no_watches(store: Store) -> None:
     threads.renew_after_fork()
     with pytest.raises(StoreClosed):
         threads.watch([NAME], 1_000, Notified())
+
+
+def test_a_notify_that_raises_stops_no_other_watch_and_no_verb(store: Store, clock: ManualClock) -> None:
+    def fails() -> None:
+        raise RuntimeError("the server's own fault")
+
+    broken = store.backend.watch([NAME], 1_000, fails)
+    other, notified = QueueName("default", "other"), Notified()
+    sound = store.backend.watch([other], 2_000, notified)
+    store.queue("q").enqueue(b"wakes the broken one")
+    clock.advance(1.5)  # the watch thread notifies the broken one at its deadline
+    clock.advance(1)
+    assert notified.reaches(1), "the watch thread has ended"
+    broken.close()
+    sound.close()

@@ -268,6 +268,8 @@ def groups(session: Session, queue: str, limit: int, cursor: str | None) -> None
     """List the groups of QUEUE with waiting or leased jobs, in no particular order."""
     with session.queue(queue) as target:
         page = target.groups(limit, cursor)
+        if not page.groups:
+            session.require_queue(queue)
     if session.json:
         session.out.emit_all(json_shapes.group(target.name, group, page.cursor) for group in page.groups)
         return

@@ -23,6 +23,7 @@ from tenure.process import Layer, renewed_after_fork
 from tenure.queueing.claim import next_due
 from tenure.queueing.core import JOURNAL_LINE, Core
 from tenure.queueing.waiters import Waiter, Waiters
+from tenure.telemetry import warn
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -88,7 +89,7 @@ class EngineWatchSource:
 class Watch:
     """A place in line. The line calls `set`, which calls the server's `notify`."""
 
-    __slots__ = ("_closed", "_owner", "deadline_ms", "journal", "names", "notify", "plan", "topics", "waiter")
+    __slots__ = ("_closed", "_notify", "_owner", "deadline_ms", "journal", "names", "plan", "topics", "waiter")
 
     def __init__(
         self, owner: WatchThread, topics: Sequence[object], deadline_ms: int, notify: Callable[[], None]
@@ -96,7 +97,7 @@ class Watch:
         self._owner = owner
         self._closed = False
         self.deadline_ms = deadline_ms
-        self.notify = notify
+        self._notify = notify
         #: The number of its newest plan; heap entries of older plans are skipped. -1: closed.
         self.plan = 0
         self.topics = topics
@@ -105,7 +106,11 @@ class Watch:
         self.waiter: Waiter[Watch] = Waiter([_line(topic) for topic in topics], self)
 
     def set(self) -> None:
-        self.notify()
+        """Notify the server. An exception is logged: it must end neither the watch thread nor another caller's verb."""
+        try:
+            self._notify()
+        except Exception as exc:  # noqa: BLE001 - the server's code, which may raise anything
+            warn("watch_failed", exc)
 
     def left_ms(self) -> int:
         return max(0, self.deadline_ms - self._owner.store.now_ms())
@@ -189,7 +194,7 @@ class WatchThread:
             waiting = list(self._watches)
         self._wake.set()
         for watch in waiting:
-            watch.notify()
+            watch.set()
 
     def renew_after_fork(self) -> None:
         """In a forked child: there is no thread, and no caller waits."""
@@ -202,7 +207,7 @@ class WatchThread:
         while not self._stopped:
             self._wake.clear()
             for watch in self._due():
-                watch.notify()
+                watch.set()
             with self._lock:
                 at = self._next_ms = self._plans[0][0] if self._plans else None
                 poll = store.poll_s(any(watch.journal for watch in self._watches)) if self._watches else None
@@ -236,5 +241,5 @@ class WatchThread:
                 waiting = list(self._watches)
             for watch in waiting:
                 if watch.journal or not watch.names or self.store.waiters.leads(watch.waiter):
-                    watch.notify()
+                    watch.set()
         return version

@@ -74,15 +74,16 @@ class Pieces:
         owner = owner_of(write_id)
         if owner:
             (folder / _OWNER).write_text(owner)
-            with self._lock:
-                if self._by_owner is not None:
-                    self._by_owner[owner] = self._by_owner.get(owner, 0) + len(data) - _size_of(folder / name)
+        replaced = _size_of(folder / name)
         temporary = folder / f"{name}.{os.urandom(4).hex()}.new"
         with temporary.open("wb") as out:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
         temporary.rename(folder / name)
+        with self._lock:  # after the write, which may fail: a piece that is not there must not count
+            if owner and self._by_owner is not None:
+                self._by_owner[owner] = self._by_owner.get(owner, 0) + len(data) - replaced
 
     def held_by(self, owner: str) -> int:
         """The bytes that a tenant has staged."""

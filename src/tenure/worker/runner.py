@@ -123,8 +123,10 @@ class Worker:
         """Start claiming and return. `stop` ends it; `run` does both with signals in between."""
         if self._started:
             raise InvalidArgument("this worker was started before: make another")
-        self._started = True
         app, clock = self.app, self.app.clock
+        if self.anywhere and not app.store.traits.any_queue:
+            raise InvalidArgument(f"{app.store.url} has no claims from any queue: name the worker's queues")
+        self._started = True
         log.load()
         metrics.METERS.register()
         self._apply_policies()
