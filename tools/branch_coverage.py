@@ -103,7 +103,7 @@ def measure(part: str, options: Sequence[str]) -> bool:
 
 def report(missing: bool) -> bool:
     """Print the table of all that was measured. Returns whether every package has enough."""
-    import coverage  # type: ignore[import-not-found]  # requirements/coverage.txt: only this and `make mutation` need it
+    import coverage  # requirements/coverage.txt: only this and `make mutation` need it
 
     measurements = [str(path) for path in DATA.iterdir() if not path.name.startswith("running.")]
     with tempfile.TemporaryDirectory(prefix="tenure-coverage-") as folder:

@@ -263,7 +263,7 @@ class _Contexts:
 
 def measure() -> dict[str, Any]:
     """Run all tests once, and write MAP: the tests' durations, and the tests that execute each line."""
-    import coverage  # type: ignore[import-not-found]  # requirements/coverage.txt: only `make coverage` and this need it
+    import coverage  # requirements/coverage.txt: only `make coverage` and this need it
 
     MAP.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tenure-mutation-") as folder:
