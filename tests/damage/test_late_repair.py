@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tenure import NewJob, Policy
-from tenure.errors import Corrupt
+from tenure.errors import AlreadySettled, Corrupt, LeaseLost
+from tenure.model.ids import job_id_bytes
 from tenure.model.report import Report
 from tenure.queueing.checking import look
 from tenure.queueing.checking.repair import mend
@@ -393,3 +394,23 @@ def test_a_lost_state_is_made_again_in_every_field(grown: Garden, name: str) -> 
     grown.delete(STATE, grown.at(name))
     repaired(grown)
     assert grown.state(name)._replace(last_event=0) == before._replace(last_event=0)
+
+
+@pytest.mark.parametrize("failed", [False, True], ids=["expired", "failed"])
+def test_a_late_settle_after_a_repair_is_told_whether_the_job_was_settled(grown: Garden, failed: bool) -> None:
+    """A job that died because its lease expired was never settled: `AlreadySettled` would be a false receipt."""
+    queue = grown.store.queue("mortal")
+    job = queue.enqueue(NewJob(b"x", max_attempts=1)).id
+    (delivery,) = queue.claim(lease=10)
+    if failed:
+        queue.nack(delivery, "broken")
+    else:
+        grown.clock.advance(11)
+        grown.store.sweep()
+    number = next(q.number for q in grown.store.queues() if q.queue == "mortal")
+    grown.delete(STATE, keyspace.of_queue(number, job_id_bytes(job)))
+    repaired(grown)
+    with pytest.raises(LeaseLost) as told:
+        queue.ack(delivery)
+    assert type(told.value) is (AlreadySettled if failed else LeaseLost)
+    assert_sound(grown.store)

@@ -16,6 +16,8 @@ from tenure.model.rate import Rate
 
 Jitter = Literal["none", "equal", "full"]
 MAX_ATTEMPTS = 1_000_000
+#: How the error of a job begins that died because its lease expired: the journal tells it from a failed job by this.
+LEASE_EXPIRED = "the lease expired"
 
 
 class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

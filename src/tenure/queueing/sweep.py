@@ -16,7 +16,7 @@ from tenure.errors import Corrupt
 from tenure.model.ids import NO_ID
 from tenure.model.job import Swept
 from tenure.model.lifecycle import TERMINAL, Change, Reason, State
-from tenure.model.retry import after_expiry
+from tenure.model.retry import LEASE_EXPIRED, after_expiry
 from tenure.queueing import groups, staged_writes
 from tenure.queueing.core import Core
 from tenure.queueing.flows import keep_for_children
@@ -228,7 +228,7 @@ def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
         roll = random.random()
         verdict = after_expiry(queue.policy, state.attempt, state.max_attempts, unit.now, roll)
         if verdict.retry_at_ms is None:
-            error = f"the lease expired (worker {record.worker_name or 'unnamed'})"
+            error = f"{LEASE_EXPIRED} (worker {record.worker_name or 'unnamed'})"
             kill(unit, queue, job, state, Reason.MAX_ATTEMPTS, error, NO_ID)
         else:
             again = state._replace(visible_at_ms=verdict.retry_at_ms)

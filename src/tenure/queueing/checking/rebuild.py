@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenure.errors import Corrupt
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import Change, State
+from tenure.model.retry import LEASE_EXPIRED
 from tenure.queueing.checking.survey import Fault
 from tenure.queueing.core import Core
 from tenure.queueing.edges import has_children
@@ -17,10 +18,10 @@ from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Transaction, iterate, iterate_keys
 from tenure.storage.keyspace import Due
-from tenure.storage.records import V1, EventRecord, StateRecord, encode_blocked
+from tenure.storage.records import V1, EventRecord, JournalRow, StateRecord, encode_blocked
 
 LastEvents = dict[tuple[int, bytes], tuple[EventRecord, int, int]]
-"""By (queue, job): its last event, the reference of that event, and its time."""
+"""By (queue, job): its last event, the reference of that event, and its time. An expired lease is left out."""
 
 
 def last_events(core: Core, jobs: set[tuple[int, bytes]]) -> LastEvents:
@@ -36,8 +37,16 @@ def last_events(core: Core, jobs: set[tuple[int, bytes]]) -> LastEvents:
                     continue
                 for index, event in enumerate(row.events):
                     if (event.queue, event.job) in jobs:
+                        event = _without_expired_lease(row, event)
                         found[event.queue, event.job] = (event, records.event_ref(commit, index), row.header.time_ms)
     return found
+
+
+def _without_expired_lease(row: JournalRow, event: EventRecord) -> EventRecord:
+    """The event, without its lease if the job died because that lease expired: no holder settled the job."""
+    if event.change == Change.DIED and row.text(event).startswith(LEASE_EXPIRED.encode()):
+        return event._replace(lease=NO_ID)
+    return event
 
 
 def read_state(reader: Reader, queue: int, job: bytes) -> StateRecord | None:
