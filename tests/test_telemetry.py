@@ -47,6 +47,27 @@ def eventually(condition, seconds=60.0):
         time.sleep(0.002)
 
 
+@pytest.mark.parametrize("sweep", [0.01, None], ids=["the sweeper notices", "the next store notices"])
+def test_a_program_that_imports_prometheus_client_late_has_every_count(sweep):
+    code = f"""
+import sys, time
+import tenure
+store = tenure.open("memory:", sweep={sweep!r})
+for _ in range(3):
+    store.queue("emails").enqueue(b"hello")
+assert "prometheus_client" not in sys.modules
+from prometheus_client import REGISTRY
+if {sweep!r} is None:
+    tenure.open("memory:", sweep=False).close()
+until = time.monotonic() + 60
+while (counted := REGISTRY.get_sample_value("tenure_jobs_total", {{"verb": "enqueue"}})) is None:
+    assert time.monotonic() < until
+    time.sleep(0.01)
+assert counted == 3, counted
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 # ── spans ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

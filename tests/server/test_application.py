@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tenure.cli.main import cli
 from tests.server.running import Running, running, token
 
 
@@ -68,6 +69,7 @@ def test_every_route_is_described_with_an_example(served: Running):
         for operation in methods.values():
             assert "```sh\ncurl " in operation["description"], path
             assert set(operation["tags"]) <= tags
+    assert tags <= {title.lower() for title in cli.themes}, "the command line has groups of other names"
 
 
 def test_the_reference_loads_this_servers_files_only(served: Running):

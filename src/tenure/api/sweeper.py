@@ -97,6 +97,7 @@ def _sweep_once(find: Callable[[], Sweep | None], logged_at: dict[str, int], clo
     if sweep is None:
         return None
     try:
+        telemetry.register_collectors()
         return sweep().more
     except StoreClosed:
         return None

@@ -147,14 +147,12 @@ class Application:
 
     async def _metrics(self, scope: Scope) -> Reply:
         """Raises Unauthenticated, Forbidden."""
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
         if not self._open_metrics:
             identity = await self.operations.identify(plain_headers(scope["headers"]))
             log_entry(scope).subject = identity.subject
             if not identity.operator:
                 raise Forbidden("this needs the scope 'operator'")
-        return Reply(200, CONTENT_TYPE_LATEST, await self.operations.runner.run(generate_latest))
+        return Reply(200, *await self.operations.runner.run(telemetry.metrics_page))
 
     async def _schema(self, scope: Scope) -> Reply:
         return _json(document())

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from tenure.errors import OpenError
+from tenure.telemetry import metrics_page
 
 #: Seconds for one request, from the connection to the answer.
 _SECONDS = 5.0
@@ -24,12 +25,10 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
         found = self.path.partition("?")[0] == "/metrics"
-        body = generate_latest() if found else b"there is only /metrics here\n"
+        kind, body = metrics_page() if found else ("text/plain; charset=utf-8", b"there is only /metrics here\n")
         self.send_response(200 if found else 404)
-        self.send_header("Content-Type", CONTENT_TYPE_LATEST if found else "text/plain; charset=utf-8")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -31,13 +31,13 @@ _PATTERNS = {
     "snapshot": r"^[a-z0-9][a-z0-9._-]{0,100}$",
     "table": r"^[a-z_]+$",
 }
-#: The purpose of each tag's operations, in reading order.
+#: The purpose of each tag's operations, in reading order. The names are those of the command line's groups.
 _PURPOSES = {
     "produce": "Enqueue and cancel jobs.",
     "consume": "Claim jobs under a lease, and settle each with its receipt.",
-    "look": "Read only. Any scope will do.",
-    "mend": "Policies, pauses, replays and purges of a tenant's queues.",
-    "operate": "The whole store, for operators.",
+    "inspect": "Read only. Any scope will do.",
+    "manage": "Policies, pauses, replays and purges of a tenant's queues.",
+    "maintain": "The whole store, for operators.",
 }
 _ABOUT = """A durable, lease-based job queue: a job is settled only by the holder of its live lease.
 
@@ -50,7 +50,7 @@ curl localhost:8400/v1/queues/emails/jobs -d '{"text": "to ada"}'
 curl localhost:8400/v1/queues/emails/claims -d '{"wait_ms": 5000}'
 curl localhost:8400/v1/queues/emails/settle -d '{"items": [{"verb": "ack", "receipt": "RECEIPT"}]}'
 ```"""
-_TAGS = {"produce": "produce", "consume": "consume", "any": "look", "admin": "mend", "operator": "operate"}
+_TAGS = {"produce": "produce", "consume": "consume", "any": "inspect", "admin": "manage", "operator": "maintain"}
 
 
 def openapi(operations: dict[str, Operation] = OPERATIONS) -> Schema:

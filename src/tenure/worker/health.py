@@ -14,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import msgspec
 
 from tenure.errors import Unavailable
+from tenure.telemetry import register_collectors
 
 if TYPE_CHECKING:
     from tenure.worker.runner import Worker
@@ -37,6 +38,7 @@ class HealthServer:
         from prometheus_client import make_wsgi_app
         from prometheus_client.exposition import ThreadingWSGIServer
 
+        register_collectors(load=True)
         metrics = make_wsgi_app()
 
         def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
