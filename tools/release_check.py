@@ -69,7 +69,7 @@ def check_contents(wheel: Path) -> None:
     for wanted in DATA:
         if not any(name.startswith(wanted) for name in names):
             raise SystemExit(f"release-check: {wheel.name} has no {wanted}")
-    packages = ("tenure/", "pyspark_tenure/", f"tenure-{PROJECT['version']}.dist-info/")
+    packages = ("tenure/", "tenure_command/", "pyspark_tenure/", f"tenure-{PROJECT['version']}.dist-info/")
     for name in names:
         if not name.startswith(packages):
             raise SystemExit(f"release-check: {wheel.name} has {name}, which is not part of the package")

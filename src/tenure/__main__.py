@@ -1,6 +1,6 @@
 """`python -m tenure`: the command line."""
 
-from tenure.cli.main import main
+from tenure_command import main
 
 if __name__ == "__main__":
     main()

@@ -193,6 +193,29 @@ def test_a_payload_cannot_speak_to_the_terminal(tmp_path: Path):
     assert piped.stdout == evil.encode(), "a pipe gets the bytes"
 
 
+INTERRUPTED_AT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from tenure_command import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["tenure", "tenure.model.names", "click", "tenure.cli.top", "tenure.backends.embedded"]
+)
+def test_ctrl_c_while_the_program_is_imported_prints_no_traceback(tmp_path: Path, module: str):
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT.format(module=module), "--store", "memory:", "queues"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
 WITHOUT = """
 import sys
 class Missing:

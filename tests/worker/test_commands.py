@@ -236,6 +236,39 @@ def test_top_in_a_pipe(folder):
             assert process.wait(30) == 130
 
 
+@pytest.mark.parametrize("program", ["worker", "worker --pool process", "run"])
+def test_ctrl_c_while_the_app_is_imported_prints_no_traceback(folder, program):
+    (folder / "tasks.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)\n" + TASKS)
+    ran = run(*program.split(), "tasks:app.later" if program == "run" else "tasks:app")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+def test_ctrl_c_while_the_processes_of_a_pool_start_is_not_an_error(folder):
+    """Ctrl-C reaches the whole group: children that still import must not die of it."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, signal, sys\nif 'tenure.worker.child' in sys.orig_argv: os.killpg(0, signal.SIGINT)\n"
+    )
+    with subprocess.Popen(
+        [*TENURE, "worker", "tasks:app", "--pool", "process", "-n", "1"],
+        stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ | {"PYTHONPATH": str(folder)},
+    ) as worker:  # fmt: skip
+        _, log = worker.communicate(timeout=60)
+    assert worker.returncode == 0, log
+    assert "Traceback" not in log
+
+
+def test_reload_without_a_terminal_passes_sigint_on(folder):
+    """`kill -INT` or an editor's stop button reaches the supervisor alone."""
+    with subprocess.Popen(
+        [*TENURE, "worker", "tasks:app", "--reload"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as supervisor:
+        assert supervisor.stderr is not None
+        until(lambda: "worker_started" in supervisor.stderr.readline())  # type: ignore[union-attr]
+        supervisor.send_signal(signal.SIGINT)
+        supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 0
+
+
 def test_reload(folder):
     with subprocess.Popen(
         [*TENURE, "worker", "tasks:app", "--reload"], stderr=subprocess.PIPE, text=True, start_new_session=True

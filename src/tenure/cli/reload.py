@@ -42,10 +42,7 @@ def supervise(session: Session) -> int:
             session.out.note(f"{os.path.relpath(changed)} changed: starting again")
             _stop(process)
             process = _start(arguments)
-        # Ctrl-C also reaches the worker; SIGTERM only this process.
-        if signals[0] == signal.SIGTERM and process.poll() is None:
-            process.terminate()
-        return process.wait()
+        return _pass_on(signals, process)
     finally:
         if process.poll() is None:
             _stop(process)
@@ -53,8 +50,31 @@ def supervise(session: Session) -> int:
             signal.signal(number, handler)
 
 
+def _pass_on(signals: list[int], process: subprocess.Popen[bytes]) -> int:
+    """Pass the signals on to the worker until it has ended, and return its exit code, as a shell counts it.
+
+    Ctrl-C on a terminal has reached the worker too, and a second signal would end it without grace. So a first SIGINT
+    is passed on only if there is no terminal.
+    """
+    passed = 1 if signals[0] == signal.SIGINT and _has_terminal() else 0
+    while (code := process.poll()) is None:
+        if passed < len(signals):
+            passed += 1
+            process.terminate()
+        time.sleep(0.05)
+    return 128 - code if code < 0 else code
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tenure", *arguments])  # noqa: S603 - runs this program itself
+    return subprocess.Popen([sys.executable, "-m", "tenure_command", *arguments])  # noqa: S603 - runs this program itself
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -19,7 +19,17 @@ from tenure.errors import InvalidArgument, Unavailable
 from tenure.model.failure import unpacked
 from tenure.model.request import number
 from tenure.model.step import Step
-from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup, StepsAnswer, StepsCall
+from tenure.worker.child_channel import (
+    STOP_SIGNALS,
+    Assignment,
+    Channel,
+    Ended,
+    Hello,
+    Progress,
+    Setup,
+    StepsAnswer,
+    StepsCall,
+)
 from tenure.worker.context import CurrentJob
 from tenure.worker.outcomes import error_text
 from tenure.worker.steps import JobSteps
@@ -30,8 +40,9 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     _die_with(os.getppid())
     # The worker decides when this process ends: Ctrl-C and a service manager's SIGTERM reach the whole group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for blocked in STOP_SIGNALS:
+        signal.signal(blocked, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     setup = channel.receive()
     assert isinstance(setup, Setup)

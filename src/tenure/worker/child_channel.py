@@ -6,6 +6,7 @@ child → parent      Hello, then for each Assignment: any number of Progress an
 
 from __future__ import annotations
 
+import signal
 import socket
 from struct import Struct
 from typing import Any
@@ -17,6 +18,8 @@ from tenure.model.step import Step
 from tenure.worker.outcomes import Outcome
 
 _LENGTH = Struct(">I")
+#: Blocked when a child starts, and ignored by it: its worker decides when it ends.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -16,13 +16,24 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from time import monotonic
 from typing import IO
 
 from tenure.errors import TenureError, Unavailable
 from tenure.model.failure import packed
 from tenure.worker import app_loader, log
-from tenure.worker.child_channel import Assignment, Channel, Ended, Hello, Progress, Setup, StepsAnswer, StepsCall
+from tenure.worker.child_channel import (
+    STOP_SIGNALS,
+    Assignment,
+    Channel,
+    Ended,
+    Hello,
+    Progress,
+    Setup,
+    StepsAnswer,
+    StepsCall,
+)
 from tenure.worker.held_claims import HeldJob
 from tenure.worker.outcomes import Outcome
 from tenure.worker.pools.contract import PoolHost, run_slot, start_job, whole_payload
@@ -31,12 +42,25 @@ from tenure.worker.pools.contract import PoolHost, run_slot, start_job, whole_pa
 _START_SECONDS = 60.0
 
 
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Start a process with SIGINT and SIGTERM blocked, until it ignores them.
+
+    Ctrl-C reaches the whole group, and would end a child that is still importing.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Child:
     """A running child process, as seen by the worker."""
 
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, _signals_blocked():
             self._process = subprocess.Popen(  # noqa: S603 - runs this interpreter with a module of ours
                 [sys.executable, "-m", "tenure.worker.child", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
