@@ -16,6 +16,7 @@ from tenure.errors import Corrupt, StoreClosed
 from tenure.storage import keyspace
 from tenure.storage.engine import iterate, iterate_keys
 from tenure.storage.engines.rocksdb import RocksEngine
+from tenure.storage.engines.rocksdb.opening import opening_threads
 from tenure.storage.engines.rocksdb.reader import RocksReader as Reader
 from tenure.storage.keyspace import (
     COUNTERS,
@@ -348,6 +349,17 @@ def test_the_engines_traits(path: Path) -> None:
 
 
 # ── the driver's traps ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_small_store_is_opened_without_a_thread_for_each_space(path: Path) -> None:
+    """RocksDB's default starts 16 threads for each of its 30 spaces at every opening."""
+    opened(path).close()
+    opened(path).close()
+    latest = max((path / "db").glob("OPTIONS-*"))
+    assert "max_file_opening_threads=1\n" in latest.read_text()
+    for number in range(64):
+        (path / f"{number}.sst").touch()
+    assert (opening_threads(path / "db"), opening_threads(path)) == (1, 16)
 
 
 def test_a_snapshot_does_not_show_later_writes(db: RocksEngine) -> None:

@@ -13,7 +13,7 @@ from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict, Read
 from tenure.errors import Corrupt, OpenError, Unavailable
 from tenure.storage.engine import Extent, Row, Snapshot, Space, Steps, Walk
 from tenure.storage.engines.rocksdb.iterators import backward, check_status, forward
-from tenure.storage.engines.rocksdb.opening import translated
+from tenure.storage.engines.rocksdb.opening import opening_threads, translated
 from tenure.storage.keyspace import LAST, NAMES
 
 #: Small: scans read each block once.
@@ -40,10 +40,12 @@ class RocksCopy(Snapshot):
             return made
 
         try:
+            whole = options()
+            whole.set_max_file_opening_threads(opening_threads(path))
             there = set(Rdict.list_cf(str(path), options()))  # a copy of an older store lacks newer spaces
             self._db = Rdict(
                 str(path),
-                options(),
+                whole,
                 {name: options() for name in NAMES if name in there},
                 access_type=AccessType.read_only(),
             )

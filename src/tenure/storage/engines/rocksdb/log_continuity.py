@@ -189,6 +189,7 @@ def _tables(db: Path) -> Tables:
                 os.link(file, beside / file.name)
         options = Options(raw_mode=True)
         options.set_max_open_files(16)
+        options.set_max_file_opening_threads(1)  # see `opening.opening_threads`
         found = Rdict(
             str(beside), options, {name: Options(raw_mode=True) for name in NAMES}, AccessType.read_only(False)
         )
