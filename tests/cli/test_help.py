@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -36,6 +37,15 @@ ASKED_FOR = {
 def test_all_commands_are_there_and_under_a_theme():
     assert set(COMMANDS) >= ASKED_FOR
     assert sorted(name for names in cli.themes.values() for name in names) == sorted(cli.commands)
+
+
+@pytest.mark.parametrize("name", ["", *FAMILIES])
+def test_a_group_without_a_command_shows_its_help(name: str):
+    shown = CliRunner().invoke(cli, name.split())
+    asked = CliRunner().invoke(cli, [*name.split(), "--help"])
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (2, "", asked.stdout)
+    as_json = CliRunner().invoke(cli, ["--json", *name.split()])
+    assert (as_json.exit_code, json.loads(as_json.stderr)["error"]) == (2, "usage")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

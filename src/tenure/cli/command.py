@@ -220,7 +220,16 @@ def _report(exc: Exception, session: Session) -> int:
     return code
 
 
+#: Raised for a group without a command, with the help as its message. Before 8.2, click printed the help itself.
+_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
 def _report_usage(exc: click.ClickException, as_json: bool) -> None:
+    if isinstance(exc, _NO_COMMAND):
+        if not as_json:
+            click.echo(exc.format_message(), err=True)
+            return
+        exc = click.UsageError("Missing command.", getattr(exc, "ctx", None))
     message = _sentence(exc.format_message())
     context = getattr(exc, "ctx", None)
     if context is not None:

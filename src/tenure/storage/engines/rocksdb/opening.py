@@ -60,7 +60,7 @@ def open_db(path: Path, cache_capacity: int, mode: Mode) -> Rdict:
     except Exception as exc:
         error = translated(exc)
         if isinstance(error, Unavailable):
-            raise OpenError(f"RocksDB could not open {path}: {exc}") from exc
+            raise OpenError(f"{path} could not be opened: {error}") from exc
         raise error from exc
 
 
