@@ -43,7 +43,7 @@ def _each(folder: str) -> list[str]:
 
 TESTS = (
     "tests/model", "tests/queueing", *_each("tests/storage"), "tests/before", *_each("tests/bulk"), "tests/moving", "tests/flows/test_repair.py",
-    "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_late_repair.py", "tests/damage/test_head.py",
+    "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_late_repair.py", "tests/damage/test_lost_rows.py", "tests/damage/test_head.py",
     "tests/damage/test_tail.py", "tests/damage/test_failed_sync.py", "tests/damage/test_disk_full.py", "tests/damage/test_fork.py",
     "tests/damage/test_closing.py", "tests/damage/test_folder_gone.py", "tests/damage/test_ownership.py", "tests/machine",
     "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
