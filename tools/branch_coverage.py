@@ -8,8 +8,8 @@
     python tools/branch_coverage.py --report        run nothing: combine what earlier runs measured, and print the table
 
 A part is one entry of TESTS, in a process of its own; its measurement is a file in build/coverage. A run that is stopped
-loses the part that was running. Only the process of the tests is measured: what tests do in processes that they start
-does not count.
+loses the part that was running. The process of the tests and its forks are measured. What tests do in programs that they
+start, and what a killed fork did, does not count.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import coverage
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "tenure"
@@ -39,8 +43,9 @@ def _each(folder: str) -> list[str]:
 
 TESTS = (
     "tests/model", "tests/queueing", *_each("tests/storage"), "tests/before", *_each("tests/bulk"), "tests/moving", "tests/flows/test_repair.py",
-    "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_late_repair.py", "tests/damage/test_head.py",
-    "tests/damage/test_tail.py", "tests/damage/test_failed_sync.py", "tests/damage/test_disk_full.py", "tests/machine",
+    "tests/flows/test_random_graphs.py", "tests/damage/test_repair.py", "tests/damage/test_late_repair.py", "tests/damage/test_lost_rows.py", "tests/damage/test_head.py",
+    "tests/damage/test_tail.py", "tests/damage/test_failed_sync.py", "tests/damage/test_disk_full.py", "tests/damage/test_fork.py",
+    "tests/damage/test_closing.py", "tests/damage/test_folder_gone.py", "tests/damage/test_ownership.py", "tests/machine",
     "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
     "tests/server/test_waiting.py", "tests/server/test_quotas.py",
     *(f"tests/conformance/test_{store}.py" for store in ("memory", "segments", "rocksdb", "lmdb", "foundationdb")),
@@ -49,6 +54,12 @@ TESTS = (
 _UNTRACED = "tests/storage/test_group_commit.py::test_an_interrupted_waiter_does_not_block_others"
 #: Plugins that none of these tests needs, and that take seconds to import.
 _PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "schemathesis", "faker")]
+
+
+#: Forks that end with os._exit write what they measured, each into a file of its own.
+_OPTIONS = "[run]\nbranch = true\nparallel = true\npatch = _exit\nsource =\n" + "".join(
+    f"    {SOURCE / package}\n" for package in PACKAGES
+)
 
 
 class Part(NamedTuple):
@@ -87,8 +98,11 @@ def measure(part: str, options: Sequence[str]) -> bool:
     data.parent.mkdir(parents=True, exist_ok=True)
     data.unlink(missing_ok=True)
     running = data.with_name(f"running.{data.name}")
-    sources = ",".join(str(SOURCE / package) for package in PACKAGES)
-    command = [sys.executable, "-m", "coverage", "run", "--branch", f"--data-file={running}", f"--source={sources}"]
+    shutil.rmtree(running, ignore_errors=True)
+    running.mkdir()
+    options_file = running / "options"
+    options_file.write_text(_OPTIONS)
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={options_file}", f"--data-file={running / 'data'}"]
     pytest = ["-m", "pytest", "-q", "--timeout", "900", *options, *_PLAIN, "--deselect", _UNTRACED, part]
     print(f"{part}:", flush=True)
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -96,19 +110,26 @@ def measure(part: str, options: Sequence[str]) -> bool:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     core = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"  {time.monotonic() - began:.0f} s, {core:.0f} s of a core, exit {ended}", flush=True)
-    if running.exists():
-        running.rename(data)
+    combine(running.glob("data.*"), data)
+    shutil.rmtree(running)
     return ended == 0
+
+
+def combine(measurements: Iterable[Path], into: Path) -> coverage.Coverage:
+    """Add up what some processes measured, in the file `into`."""
+    import coverage  # requirements/coverage.txt: only this and `make mutation` need it
+
+    measured = coverage.Coverage(data_file=str(into), branch=True, config_file=False)
+    measured.combine([str(path) for path in measurements], keep=True)
+    measured.save()
+    return measured
 
 
 def report(missing: bool) -> bool:
     """Print the table of all that was measured. Returns whether every package has enough."""
-    import coverage  # requirements/coverage.txt: only this and `make mutation` need it
-
-    measurements = [str(path) for path in DATA.iterdir() if not path.name.startswith("running.")]
+    measurements = [path for path in DATA.iterdir() if not path.name.startswith("running.")]
     with tempfile.TemporaryDirectory(prefix="tenure-coverage-") as folder:
-        measured = coverage.Coverage(data_file=str(Path(folder) / "all"), branch=True, config_file=False)
-        measured.combine(measurements, keep=True)
+        measured = combine(measurements, Path(folder) / "all")
         measured.exclude(r"^if TYPE_CHECKING:|: \.\.\.$|^    \.\.\.$|^\s+\.\.\.$")
         files = [str(path) for package in PACKAGES for path in sorted((SOURCE / package).rglob("*.py"))]
         summary = Path(folder) / "summary.json"
