@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tenure
 from tenure import NewJob
 from tenure.storage import keyspace
-from tenure.storage.engine import Row
+from tenure.storage.engine import Row, Snapshot
 from tenure.storage.engines.rocksdb import RocksEngine
 from tenure.storage.scan_heads import ScanHeads
 from tenure.testing.harness import driver_of
@@ -62,6 +62,7 @@ def follow(engine: Any, space: int, story: list[Any]) -> None:
     """Apply the same operations to the engine and to a sorted list; all reads must agree."""
     engine.transact(lambda tx: tx.delete_range(space, b"", keyspace.LAST))
     rows: dict[bytes, bytes] = {}
+    moments: list[tuple[Snapshot, dict[bytes, bytes], Any]] = []
     for number, (what, *how) in enumerate(story):
         if what == "write":
             put, deleted = how
@@ -82,7 +83,14 @@ def follow(engine: Any, space: int, story: list[Any]) -> None:
             assert look(lambda tx, b=begin, e=end, n=limit, r=reverse: tx.keys(space, b, e, n, reverse=r)) == [
                 key for key, _ in expected
             ]
-    with engine.snapshot((space,)) as snapshot:  # snapshots use no heads
+            moments.append((engine.snapshot((space,)), rows.copy(), how[:3]))
+    for snapshot, then, ((begin, end), limit, reverse) in moments:  # after the writes that followed
+        with snapshot:
+            expected = brute(then, begin, end, limit, reverse)
+            assert snapshot.scan(space, begin, end, limit, reverse=reverse) == expected
+            assert snapshot.keys(space, begin, end, limit, reverse=reverse) == [key for key, _ in expected]
+            assert snapshot.scan(space, begin, keyspace.LAST, 1000) == brute(then, begin, keyspace.LAST, 1000, False)
+    with engine.snapshot((space,)) as snapshot:
         assert snapshot.scan(space, b"", keyspace.LAST, 1000) == sorted(rows.items())
     assert engine.read(lambda reader: reader.scan(space, b"", keyspace.LAST, 1000)) == sorted(rows.items())
 

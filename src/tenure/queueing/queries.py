@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
 from tenure.model.job import ChildJob, Counts, Job, OnParentDead, Page, ParentResult, QueueDepth, QueueInfo, ended_as
@@ -20,7 +22,7 @@ from tenure.queueing.step_rows import read_head
 from tenure.queueing.waiters import until_ended
 from tenure.queueing.waiting_ranges import waiting_ranges, waiting_rows
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Reader, iterate_keys
+from tenure.storage.engine import Reader, get_each, iterate_keys
 from tenure.storage.keyspace import Counter
 from tenure.storage.records import HAS_PARENTS, HAS_STEPS, ON_PARENT_DEAD, StateRecord
 
@@ -30,6 +32,8 @@ ANSWER_BYTES = 16 * 1024**2
 COUNT_SCAN = 10_000
 #: `counts` first reads so many ready and so many scheduled rows, then up to `COUNT_SCAN`.
 _FEW = 64
+#: The most index rows, and jobs, that a list reads at once. A job's row holds up to 64 KiB of its payload.
+_PAGE, _ROWS_AT_ONCE = 500, 100
 #: The spaces that `read_job` reads.
 SHOWN_SPACES = (
     keyspace.QUEUES, keyspace.JOBS, keyspace.PAYLOAD, keyspace.STATE, keyspace.NOTES, keyspace.READY, keyspace.DONE,
@@ -65,18 +69,41 @@ def holder(core: Core, name: QueueName, key: str) -> bytes | None:
 
 def read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) -> Job | None:
     """The public view of a job; None: there is none. Raises Corrupt, with the job's id."""
+    at = (queue.prefix + job,)
+    return read_job_of(
+        core,
+        reader,
+        queue,
+        JobRow(job, get_each(reader, keyspace.STATE, at)[0], get_each(reader, keyspace.JOBS, at)[0]),
+    )
+
+
+class JobRow(NamedTuple):
+    """A job's rows in `state` and `jobs`, as they were read."""
+
+    job: bytes
+    state: bytes | Corrupt | None
+    body: bytes | Corrupt | None
+
+
+def read_job_of(core: Core, reader: Reader, queue: RegisteredQueue, row: JobRow) -> Job | None:
+    """As `read_job`, of a job whose rows were read."""
+    job, state, body = row
     try:
-        return _read_job(core, reader, queue, job)
+        if isinstance(state, Corrupt):
+            raise state
+        if isinstance(body, Corrupt):
+            raise body
+        return _shown_job(core, reader, queue, job, state, body)
     except Corrupt as exc:
         if exc.job_id is not None:
             raise
         raise Corrupt(exc.detail, job.hex(), exc.key) from exc  # errors of the engine have no job id
 
 
-def _read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) -> Job | None:
-    at = keyspace.of_queue(queue.number, job)
-    raw = reader.get(keyspace.STATE, at)
-    body = reader.get(keyspace.JOBS, at)
+def _shown_job(
+    core: Core, reader: Reader, queue: RegisteredQueue, job: bytes, raw: bytes | None, body: bytes | None
+) -> Job | None:
     if raw is None and body is None:
         return None
     if raw is None or body is None:
@@ -116,7 +143,9 @@ def _read_job(core: Core, reader: Reader, queue: RegisteredQueue, job: bytes) ->
         group=record.group.decode() or None,
         has_parents=bool(state.flags & HAS_PARENTS),
         has_steps=bool(state.flags & HAS_STEPS),
-        on_parent_dead=_on_parent_dead(reader, at) if state.state == State.BLOCKED else None,
+        on_parent_dead=_on_parent_dead(reader, keyspace.of_queue(queue.number, job))
+        if state.state == State.BLOCKED
+        else None,
         waits_for=_waited_for(reader, queue.number, job, state),
     )
 
@@ -230,14 +259,14 @@ def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str |
         queue = core.registry.find(reader, name)
         if queue is None:
             return Page([], None)
-        rows = positions(core, reader, queue, state, after)
+        rows = read_rows(reader, queue, positions(core, reader, queue, state, after, limit + 1), limit)
         jobs: list[Job] = []
         last, size = b"", 0
-        for count, (position, job) in enumerate(rows):
+        for count, (position, row) in enumerate(rows):
             if count == limit or size >= ANSWER_BYTES:
                 return Page(jobs, sealed_cursor(listed, last))
             last = position
-            shown_job = read_job(core, reader, queue, job)
+            shown_job = read_job_of(core, reader, queue, row)
             if shown_job is not None:
                 jobs.append(shown_job)
                 size += weight(shown_job)
@@ -251,26 +280,38 @@ def weight(job: Job) -> int:
     return len(job.payload) + len(job.result or b"")
 
 
+def read_rows(
+    reader: Reader, queue: RegisteredQueue, rows: Iterable[tuple[bytes, bytes]], limit: int
+) -> Iterator[tuple[bytes, JobRow]]:
+    """(position, the job's rows) for each (position, job); at most `limit` are read at once."""
+    left = iter(rows)
+    while found := list(islice(left, min(limit, _ROWS_AT_ONCE))):
+        keys = [queue.prefix + job for _, job in found]
+        states, bodies = [get_each(reader, space, keys) for space in (keyspace.STATE, keyspace.JOBS)]
+        for (position, job), state, body in zip(found, states, bodies, strict=True):
+            yield position, JobRow(job, state, body)
+
+
 def positions(
-    core: Core, reader: Reader, queue: RegisteredQueue, state: str, after: bytes | None
+    core: Core, reader: Reader, queue: RegisteredQueue, state: str, after: bytes | None, page: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """(position, job) of a queue's jobs in a state, in the order of that state, after a position."""
+    """(position, job) of a queue's jobs in a state, in the order of that state, after a position; `page` read at once."""
     if state == "leased":
         return _leased_rows(reader, queue, after)
-    return _index_rows(core, reader, queue, state, after)
+    return _index_rows(core, reader, queue, state, after, min(page, _PAGE))
 
 
 def _index_rows(
-    core: Core, reader: Reader, queue: RegisteredQueue, state: str, after: bytes | None
+    core: Core, reader: Reader, queue: RegisteredQueue, state: str, after: bytes | None, page: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """(position, job) in the order of the state's index."""
     if state in ("ready", "scheduled"):
-        yield from waiting_rows(reader, queue, state, core.time.now_ms(), after)
+        yield from waiting_rows(reader, queue, state, core.time.now_ms(), after, page)
         return
     begin, end = keyspace.queue_range(queue.number)
     if after is not None:
         begin = after + b"\0"
-    for keys in iterate_keys(reader, _ENDED_IN[state], begin, end, 500):
+    for keys in iterate_keys(reader, _ENDED_IN[state], begin, end, page):
         for key in keys:
             yield key, key[-16:]
 

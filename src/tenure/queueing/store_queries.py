@@ -20,6 +20,8 @@ from tenure.queueing.queries import (
     SHOWN_SPACES,
     positions,
     read_job,
+    read_job_of,
+    read_rows,
     sealed_cursor,
     split_cursor,
     weight,
@@ -85,11 +87,12 @@ def list_all(
     size, last, last_key = 0, b"", b""
     with core.engine.snapshot((*SHOWN_SPACES, keyspace.COUNTERS)) as reader:
         for key, queue in _queues_with(reader, _COUNTED[state], tenant, queues, begin):
-            for position, job in positions(core, reader, queue, state, after if key == begin else None):
+            rows = positions(core, reader, queue, state, after if key == begin else None, limit + 1 - len(jobs))
+            for position, row in read_rows(reader, queue, rows, limit):
                 if len(jobs) == limit or size >= ANSWER_BYTES:
                     return Page(jobs, sealed_cursor(listed, bytes((len(last_key),)) + last_key + last))
                 last, last_key = position, key
-                found = read_job(core, reader, queue, job)
+                found = read_job_of(core, reader, queue, row)
                 if found is not None:
                     jobs.append(found)
                     size += weight(found)

@@ -37,21 +37,24 @@ def waiting_ranges(queue: RegisteredQueue, state: str, now_ms: int) -> Iterator[
 
 
 def waiting_rows(
-    reader: Reader, queue: RegisteredQueue, state: str, now_ms: int, after: bytes | None
+    reader: Reader, queue: RegisteredQueue, state: str, now_ms: int, after: bytes | None, page: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """(position, job) by priority and time, after a position. A position is the job's row as if it had no group."""
+    """(position, job) by priority and time, after a position, `page` read at once.
+
+    A position is the job's row as if it had no group.
+    """
     ranges = list(waiting_ranges(queue, state, now_ms))
     for priority in PRIORITIES:
-        runs = [_keys(reader, begin, end, after) for each, begin, end in ranges if each == priority]
+        runs = [_keys(reader, begin, end, after, page) for each, begin, end in ranges if each == priority]
         for key in merge(*runs, key=lambda row: row[5:]):
             yield _tiered(key, key[4] % GROUPED), key[-16:]
 
 
-def _keys(reader: Reader, begin: bytes, end: bytes, after: bytes | None) -> Iterator[bytes]:
+def _keys(reader: Reader, begin: bytes, end: bytes, after: bytes | None, page: int) -> Iterator[bytes]:
     if after is not None:
         begin = max(begin, _tiered(after, after[4] + begin[4] - begin[4] % GROUPED) + b"\0")
     if begin < end:
-        for keys in iterate_keys(reader, READY, begin, end, 500):
+        for keys in iterate_keys(reader, READY, begin, end, page):
             yield from keys
 
 

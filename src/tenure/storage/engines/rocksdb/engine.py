@@ -172,12 +172,11 @@ class RocksEngine:
         iterators: dict[Space, Any] = {}
         points: dict[Space, Any] = {}
         for space in spaces:
-            # An iterator sees the moment it is opened at; positioning it here makes sure that it is open.
+            # An iterator sees the moment it is opened at, wherever it is positioned later.
             iterators[space] = self._tables[space].iter()
-            iterators[space].seek_to_first()
             # The driver's snapshot is right for single keys, and does not walk over tombstones as a seek does.
             points[space] = self._tables[space].snapshot()
-        snapshot = RocksSnapshot(iterators, points)
+        snapshot = RocksSnapshot(iterators, points, self._memory.fronts_now(spaces))
         self._snapshots.add(snapshot)
         return snapshot
 

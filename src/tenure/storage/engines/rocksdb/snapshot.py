@@ -18,9 +18,13 @@ class RocksSnapshot(Snapshot):
     Raises StoreClosed after it, or the engine, was closed.
     """
 
-    def __init__(self, iterators: dict[Space, Any], points: dict[Space, Any]) -> None:
+    def __init__(
+        self, iterators: dict[Space, Any], points: dict[Space, Any], fronts: dict[Space, dict[bytes, bytes]]
+    ) -> None:
+        """`fronts`: where keys with a prefix begin. A scan from there does not walk over the tombstones before."""
         self._iterators = iterators
         self._points = points
+        self._fronts = fronts
         self._closed = False
         self._lock = threading.RLock()  # reentrant: an exception may leave it locked, and its thread must not block
 
@@ -43,8 +47,10 @@ class RocksSnapshot(Snapshot):
     ) -> list[Row]:
         with self._lock:
             self._refuse_closed()
-            walk = backward if reverse else forward
-            return walk(self._iterators[space], begin, end, limit)
+            if reverse:
+                return backward(self._iterators[space], begin, end, limit)
+            begin = self._first(space, begin)
+            return forward(self._iterators[space], begin, end, limit) if begin < end else []
 
     def keys(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
@@ -53,7 +59,12 @@ class RocksSnapshot(Snapshot):
             self._refuse_closed()
             if reverse:
                 return [key for key, _ in backward(self._iterators[space], begin, end, limit)]
-            return forward_keys(self._iterators[space], begin, end, limit)
+            begin = self._first(space, begin)
+            return forward_keys(self._iterators[space], begin, end, limit) if begin < end else []
+
+    def _first(self, space: Space, begin: bytes) -> bytes:
+        fronts = self._fronts.get(space)
+        return begin if fronts is None else fronts.get(begin, begin)
 
     def _refuse_closed(self) -> None:
         if self._closed:
