@@ -10,7 +10,8 @@ then there is one order to try.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from tenure.model.tokens import next_token
@@ -52,6 +53,15 @@ class _State(NamedTuple):
     before: tuple[str, int, str, int, tuple[str, int]] | None = None
 
 
+_NONE, _UNMADE = _State(), _State("unmade")
+_begin = attrgetter("begin")
+
+
+def _now(state: _State, name: str) -> _State:
+    """The same, in another state."""
+    return _State(name, state.token, state.lease, state.until_ms, state.settled, state.given, state.before)
+
+
 #: By settling verb: the states that it may lead to.
 _SETTLES = {
     "ack": ("done", "gone"),
@@ -67,11 +77,12 @@ def explained(calls: Sequence[Call], *, ttl: bool = False, blocked: bool = False
 
     `ttl`: the job may be removed while it waits. `blocked`: it may be blocked at first, and become ready or be removed.
     """
-    calls = sorted(calls, key=lambda call: call.begin)
+    calls = sorted(calls, key=_begin)
     count = len(calls)
     everything = (1 << count) - 1
     optional = sum(1 << place for place, call in enumerate(calls) if call.answer == "unknown")
-    stack = [(0, _State("unmade") if blocked else _State())]
+    alone, states = _one_by_one(calls, {_UNMADE if blocked else _NONE}, ttl)
+    stack = [((1 << alone) - 1, state) for state in states]
     seen = set(stack)
     while stack:
         done, state = stack.pop()
@@ -99,6 +110,22 @@ def explained(calls: Sequence[Call], *, ttl: bool = False, blocked: bool = False
     return False
 
 
+def _one_by_one(calls: Sequence[Call], states: set[_State], ttl: bool) -> tuple[int, set[_State]]:
+    """Take the first calls, as long as each was answered before the next one began: only one order of them is possible.
+
+    Returns how many these are, and the states that explain their answers.
+    """
+    last = len(calls) - 1
+    for place, call in enumerate(calls):
+        if call.answer == "unknown" or (place < last and calls[place + 1].begin <= call.end):
+            return place, states
+        to_ms = call.to_ms
+        states = {
+            after for state in states for before in _meanwhile(state, to_ms, ttl) for after in _answers(before, call)
+        }
+    return len(calls), states
+
+
 def _meanwhile(state: _State, now_ms: int, ttl: bool) -> Sequence[_State]:
     """The state, and the states that it may have reached by itself until now."""
     name = state.state
@@ -106,85 +133,106 @@ def _meanwhile(state: _State, now_ms: int, ttl: bool) -> Sequence[_State]:
         if state.until_ms > now_ms:
             return (state,)
         waiting = state._replace(state="waiting", settled=("", 0))
-        return (state, *_meanwhile(waiting, now_ms, ttl), waiting._replace(state="dead"))
+        return (state, *_meanwhile(waiting, now_ms, ttl), _now(waiting, "dead"))
     if name == "blocked":
-        return (state, state._replace(state="waiting"), state._replace(state="gone"))
+        return (state, _now(state, "waiting"), _now(state, "gone"))
     if name == "done" or (ttl and name == "waiting" and not state.token):
-        return (state, state._replace(state="gone"))  # by retention or ttl
+        return (state, _now(state, "gone"))  # by retention or ttl
     return (state,)
 
 
-def _answers(state: _State, call: Call) -> Iterator[_State]:
+def _answers(state: _State, call: Call) -> Iterable[_State]:
     """The states after the call, if this state allows its answer."""
-    verb, unknown = call.verb, call.answer == "unknown"
-    if verb == "get":
-        if call.answer == (None if state.state in ("none", "unmade", "gone") else (state.state, state.token)):
-            yield state
-    elif verb == "enqueue":
-        if state.state in ("none", "unmade"):
-            yield state._replace(state="waiting")
-        if state.state == "unmade":
-            yield state._replace(state="blocked")
-    elif verb == "claim":
-        # No caller has the proof of a lost claim.
-        token = next_token(state.token, call.token) if unknown else call.token
-        if state.state == "waiting" and token > max(state.token, state.given):
-            until = call.to_ms + call.lease_ms if unknown else call.until_ms
-            yield _State("leased", token, call.lease, until, given=token, before=state[:5])
-    elif verb == "forgotten":
-        if state.before is not None and (state.lease, state.token) == (call.lease, call.token):
-            yield _State(*state.before, given=state.given)
-    elif verb == "claim again":
-        if state.state == "leased" and (state.lease, state.token) == (call.lease, call.token):
-            yield state
-    elif verb == "extend":
-        yield from _extended(state, call)
-    elif verb in _SETTLES:
-        yield from _settled(state, call)
-    elif verb == "prove":
-        for after in _settled(state, call._replace(verb="release")):
-            yield state if call.answer in ("ok", "unknown") else after
-    else:
-        yield from _administered(state, call)
+    return _VERBS[call.verb](state, call)
 
 
-def _settled(state: _State, call: Call) -> Iterator[_State]:
-    proof = (call.lease, call.token)
-    holds = state.state == "leased" and (state.lease, state.token) == proof
-    if call.answer in ("ok", "unknown"):
-        if holds and call.from_ms < state.until_ms:
-            for after in _SETTLES[call.verb]:
-                yield state._replace(state=after, settled=proof)
-    elif call.answer == "settled":
-        if not holds and state.settled == proof:
-            yield state
-    elif not holds or state.until_ms <= call.to_ms:
-        yield state
+def _seen(state: _State, call: Call) -> Iterable[_State]:
+    name = state.state
+    expected = None if name in ("none", "unmade", "gone") else (name, state.token)
+    return (state,) if call.answer == expected else ()
 
 
-def _extended(state: _State, call: Call) -> Iterator[_State]:
+def _enqueued(state: _State, call: Call) -> Iterable[_State]:
+    if state.state == "none":
+        return (_now(state, "waiting"),)
+    return (_now(state, "waiting"), _now(state, "blocked")) if state.state == "unmade" else ()
+
+
+def _claimed(state: _State, call: Call) -> Iterable[_State]:
+    if state.state != "waiting":
+        return ()
+    unknown = call.answer == "unknown"
+    # No caller has the proof of a lost claim.
+    token = next_token(state.token, call.token) if unknown else call.token
+    if token <= max(state.token, state.given):
+        return ()
+    until = call.to_ms + call.lease_ms if unknown else call.until_ms
+    return (_State("leased", token, call.lease, until, given=token, before=state[:5]),)
+
+
+def _forgotten(state: _State, call: Call) -> Iterable[_State]:
+    if state.before is not None and (state.lease, state.token) == (call.lease, call.token):
+        return (_State(*state.before, given=state.given),)
+    return ()
+
+
+def _claimed_again(state: _State, call: Call) -> Iterable[_State]:
+    return (state,) if state.state == "leased" and (state.lease, state.token) == (call.lease, call.token) else ()
+
+
+def _proved(state: _State, call: Call) -> Iterable[_State]:
+    found = _settled(state, call._replace(verb="release"))
+    return (state,) if found and call.answer in ("ok", "unknown") else found
+
+
+def _settled(state: _State, call: Call) -> Sequence[_State]:
+    holds = state.state == "leased" and state.token == call.token and state.lease == call.lease
+    answer = call.answer
+    if answer in ("ok", "unknown"):
+        if not holds or call.from_ms >= state.until_ms:
+            return ()
+        proof = (call.lease, call.token)
+        return [
+            _State(after, state.token, state.lease, state.until_ms, proof, state.given, state.before)
+            for after in _SETTLES[call.verb]
+        ]
+    if answer == "settled":
+        return (state,) if not holds and state.settled == (call.lease, call.token) else ()
+    return (state,) if not holds or state.until_ms <= call.to_ms else ()
+
+
+def _extended(state: _State, call: Call) -> Iterable[_State]:
     holds = state.state == "leased" and state.lease == call.lease
     if call.answer == "ok":
         # The lease may hold other jobs: this one may have left it.
         if not holds:
-            yield state
-        elif call.from_ms < state.until_ms:
-            yield state._replace(until_ms=max(state.until_ms, call.until_ms))
+            return (state,)
+        if call.from_ms < state.until_ms:
+            return (state._replace(until_ms=max(state.until_ms, call.until_ms)),)
     elif call.answer == "unknown":
         if holds and call.from_ms < state.until_ms:
-            yield state._replace(until_ms=max(state.until_ms, call.to_ms + call.lease_ms))
+            return (state._replace(until_ms=max(state.until_ms, call.to_ms + call.lease_ms)),)
     elif not holds or state.until_ms <= call.to_ms:
-        yield state
+        return (state,)
+    return ()
 
 
-def _administered(state: _State, call: Call) -> Iterator[_State]:
-    origins = {
-        "cancel": ("blocked", "waiting", "leased"),
-        "replay": ("dead",),
-        "purge": ("blocked", "waiting", "done", "dead"),
-    }[call.verb]
+#: By verb of an administrator: the states that it takes a job from.
+_ORIGINS = {
+    "cancel": ("blocked", "waiting", "leased"),
+    "replay": ("dead",),
+    "purge": ("blocked", "waiting", "done", "dead"),
+}
+
+
+def _administered(state: _State, call: Call) -> Iterable[_State]:
+    fits = state.state in _ORIGINS[call.verb]
     if call.answer in ("ok", "unknown"):
-        if state.state in origins:
-            yield state._replace(state="waiting" if call.verb == "replay" else "gone")
-    elif call.verb == "replay" or state.state not in origins:
-        yield state  # a replay chooses jobs: it may have skipped this one
+        return (_now(state, "waiting" if call.verb == "replay" else "gone"),) if fits else ()
+    return (state,) if call.verb == "replay" or not fits else ()  # a replay chooses jobs: it may have skipped this one
+
+
+_VERBS = {
+    "get": _seen, "enqueue": _enqueued, "claim": _claimed, "forgotten": _forgotten, "claim again": _claimed_again,
+    "extend": _extended, "prove": _proved, **dict.fromkeys(_SETTLES, _settled), **dict.fromkeys(_ORIGINS, _administered),
+}  # fmt: skip

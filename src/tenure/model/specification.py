@@ -286,6 +286,8 @@ class Trace:
         )
 
 
+#: By rule: the attempt minus the attempt before.
+_STEP = {"same": 0, "next": 1, "back": -1}
 _NEW = _Job(State.GONE, 0, 0, 0, 0, None, None, (0, 0), 0)
 
 
@@ -296,8 +298,9 @@ def _wrong_numbers(rule: Rule, change: Change, before: _Job, event: Event) -> st
         return "it changes what was fixed when the job was enqueued"
     if not _token_fits(rule.token, before.token, event.token):
         return f"its token is {event.token} after {before.token}"
-    wanted = {"zero": 0, "same": before.attempt, "next": before.attempt + 1, "back": before.attempt - 1}
-    if event.attempt != wanted.get(rule.attempt, event.attempt):
+    if rule.attempt != "any" and event.attempt != (
+        0 if rule.attempt == "zero" else before.attempt + _STEP[rule.attempt]
+    ):
         return f"its attempt is {event.attempt} after {before.attempt}"
     if rule.attempt == "next" and event.attempt > event.max_attempts:
         return f"it is delivery {event.attempt} of at most {event.max_attempts}"

@@ -7,7 +7,7 @@ relies on it. Some engines cannot do that.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -21,6 +21,7 @@ from tenure.storage.records import decode_count, encode_count
 from tenure.storage.writer_lock import WriterLock
 
 T = TypeVar("T")
+_NONE = Changes()
 
 
 class ReadOwnWrite(AssertionError):
@@ -38,7 +39,7 @@ class _Tables:
         return value
 
     def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(space, key) for key in keys]
+        return list(map(self._tables[space].get, keys))
 
     def scan(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
@@ -49,8 +50,9 @@ class _Tables:
     def keys(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
-        found: Iterator[bytes] = self._tables[space].irange(begin, end, inclusive=(True, False), reverse=reverse)
-        return list(islice(found, limit))
+        table = self._tables[space]
+        # Most stores leave some tables empty: those of groups, flows, schedules.
+        return list(islice(table.irange(begin, end, (True, False), reverse), limit)) if table else []
 
 
 class _StrictReader(_Tables):
@@ -68,14 +70,20 @@ class _StrictReader(_Tables):
             raise ReadOwnWrite(f"this transaction wrote to {NAMES[space]} where it now reads")
 
     def get(self, space: Space, key: bytes) -> bytes | None:
-        if self.changes:
+        changes = self.changes
+        if changes.writes or changes.adds or changes.ranges:
             self._refuse(space, key)
-        return super().get(space, key)
+        value: bytes | None = self._tables[space].get(key)
+        return value
+
+    def get_many(self, space: Space, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(space, key) for key in keys]
 
     def keys(
         self, space: Space, begin: bytes, end: bytes, limit: int, *, reverse: bool = False, snapshot: bool = False
     ) -> list[bytes]:
-        if self.changes:
+        changes = self.changes
+        if changes.writes or changes.adds or changes.ranges:
             self._refuse(space, begin, end)
         return super().keys(space, begin, end, limit, reverse=reverse)
 
@@ -124,7 +132,7 @@ class MemoryEngine:
         transaction = self.begin(reader, self._next_commit())
         reader.changes = transaction
         result = fn(transaction)
-        reader.changes = Changes()  # `finish` of a layer above may read what was written
+        reader.changes = _NONE  # `finish` of a layer above may read what was written
         if transaction.finish():
             self._counts = self._counted(transaction)
             self._applying = transaction
