@@ -152,7 +152,7 @@ def lose_a_worker(reports: Queue) -> None:
 
 
 def replay(emails: Queue, invoice: str) -> None:
-    scene("Mending", "The mailbox has room again. Dead jobs come back by what they died of, with the same id.")
+    scene("Replaying", "The mailbox has room again. Dead jobs come back by what they died of, with the same id.")
     would = emails.replay(where=Where(error="MailboxFull"), dry_run=True)
     did = emails.replay(where=Where(error="MailboxFull"))
     say(f"dead jobs with MailboxFull: {would.count}; replayed: {did.count}")
@@ -195,7 +195,7 @@ def many(bulk: Queue) -> None:
 
 
 def look_back(url: str, invoice: str) -> bool:
-    scene("Looking", "The store was closed and is opened again: what was acknowledged is there.")
+    scene("Inspecting", "The store was closed and is opened again: what was acknowledged is there.")
     with tenure.open(url) as store:
         counts = table("queue", "ready", "scheduled", "leased", "done", "dead", "enqueued", "removed")
         for info in store.queues():

@@ -181,7 +181,7 @@ class RateLimited(TenureError):
 
 
 class TooLarge(TenureError):
-    """A payload, result or batch exceeds its size limit.
+    """A payload, result or batch exceeds its size limit, in bytes; "the number of …" its limit.
 
     Nothing was written: keep large data elsewhere and enqueue a reference to it.
     """
@@ -192,7 +192,8 @@ class TooLarge(TenureError):
         self.what = what
         self.size = size
         self.limit = limit
-        super().__init__(f"{what} is {size:,} bytes, over the limit of {limit:,}")
+        unit = "" if what.startswith("the number of") else " bytes"
+        super().__init__(f"{what} {'are' if what.endswith('s') else 'is'} {size:,}{unit}, over the limit of {limit:,}")
 
 
 class WaitTimeout(TenureError, TimeoutError):

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -276,6 +277,49 @@ with tenure.open("memory:") as store:
     queue.enqueue(b"hello")
     queue.ack(queue.claim()[0])
 assert not {"rocksdict", "lmdb", "prometheus_client"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_suspended_owner_is_named_as_one_that_does_not_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr("tenure.backends.joined.PATIENCE", 0.5)
+    monkeypatch.setenv("TENURE_STORAGE_HTTP_TIMEOUT", "0.5")
+    url = f"rocksdb:{tmp_path}/data"
+    hold = f"import sys, tenure; store = tenure.open({url!r}); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"open\n"
+        owner.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(
+                StoreLocked, match=f"process {owner.pid} .*, which does not answer. It may be suspended"
+            ):
+                tenure.open(url)
+        finally:
+            owner.send_signal(signal.SIGCONT)
+        tenure.open(url).close()
+        owner.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+def test_without_file_handles_a_store_is_not_opened(tmp_path, engine):
+    code = f"""
+import os, resource, pytest, tenure
+from tenure.errors import OpenError
+for name in ("warm", "cold"):
+    if name == "cold":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        held = []
+        while True:
+            try:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        with pytest.raises(OpenError, match="Too many open files"):
+            tenure.open("{engine}:{tmp_path}/cold")
+        for handle in held:
+            os.close(handle)
+    tenure.open("{engine}:{tmp_path}/" + name).close()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

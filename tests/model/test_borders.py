@@ -326,3 +326,15 @@ def test_a_checksum_covers_what_a_move_must_keep() -> None:
     total = Checksum().with_job(job).with_job(job)
     assert (total.jobs, total.total) == (2, 2 * first)
     assert str(total) == f"2 jobs, {2 * first:x}"
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("the result", "the result is 1,001 bytes, over the limit of 1,000"),
+        ("the headers", "the headers are 1,001 bytes, over the limit of 1,000"),
+        ("the number of steps of a job", "the number of steps of a job is 1,001, over the limit of 1,000"),
+    ],
+)
+def test_what_is_too_large_is_named_with_its_unit(what: str, says: str) -> None:
+    assert str(TooLarge(what, 1001, 1000)) == says

@@ -211,11 +211,11 @@ def test_top_on_a_terminal(folder):
         queue.enqueue_many([b"x"] * 5)
         claim = queue.claim(2, 60, worker="web-1")
         screen = Screen("top", "--store", "lmdb:data", "--every", "0.1")
-        screen.until("1 queues · 3 waiting · 1 workers with jobs")
+        screen.until("1 queue · 3 waiting · 1 worker with jobs")
         screen.until("web-1 .*2")
         queue.ack_many(claim.deliveries)
         queue.enqueue_many([b"y"] * 7)
-        screen.until("1 queues · 10 waiting · 0 workers")
+        screen.until("1 queue · 10 waiting · 0 workers")
         assert screen.end() == 130
     assert "Traceback" not in screen.sent
 

@@ -422,7 +422,7 @@ class JoinedBackend(JoinedRequestView):
 def joined(url: str, own: Callable[[], Backend], folder: Path, timeout: float, locked: StoreLocked) -> Backend:
     """Return the store through its owner, or owned by this process if the owner has ended meanwhile.
 
-    Raises `locked` if neither works.
+    Raises `locked` if neither works; if the owner lets others in and does not answer, the error says so.
     """
     socket = str(folder / SOCKET)
 
@@ -438,5 +438,9 @@ def joined(url: str, own: Callable[[], Backend], folder: Path, timeout: float, l
         try:
             return own()
         except StoreLocked:
-            if time.monotonic() > until or not lets_in(folder):
+            if not lets_in(folder):
                 raise locked from None
+            if time.monotonic() > until:
+                owner = f"{locked.owner}, which does not answer"
+                advice = "It may be suspended or overloaded: continue it, or stop it."
+                raise StoreLocked(locked.path, owner, advice) from None

@@ -17,7 +17,7 @@ from rich.text import Text
 from tenure.api.store import Store
 from tenure.cli.command import command
 from tenure.cli.json_shapes import Shape
-from tenure.cli.output import Screen, clean, number
+from tenure.cli.output import Screen, clean, number, plural
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, now_ms, span
 from tenure.model.group import GroupInfo
@@ -137,8 +137,10 @@ _TITLES = ("queue", "blocked", "ready", "scheduled", "leased", "dead", "in/s", "
 
 def screen(sample: Sample, before: Sample | None) -> RenderableType:
     queues = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for title in _TITLES:
-        queues.add_column(title, justify="left" if title == "queue" else "right", no_wrap=True)
+    # Only a column that may wrap is narrowed on a small terminal: names are shortened, numbers are not.
+    queues.add_column(_TITLES[0], overflow="ellipsis")
+    for title in _TITLES[1:]:
+        queues.add_column(title, justify="right", no_wrap=True)
     workers: Counter[str] = Counter()
     for queue in sample.queues:
         queues.add_row(*_row(queue, sample.rates(before, queue)))
@@ -159,7 +161,8 @@ def screen(sample: Sample, before: Sample | None) -> RenderableType:
             "" if age is None else span(age),
         )  # fmt: skip
     total = sum(queue.counts.waiting for queue in sample.queues)
-    head = Text(f"{len(sample.queues)} queues · {total:,} waiting · {len(workers)} workers with jobs · Ctrl-C leaves")
+    of_queues, of_workers = plural(len(sample.queues), "queue"), plural(len(workers), "worker")
+    head = Text(f"{of_queues} · {total:,} waiting · {of_workers} with jobs · Ctrl-C leaves")
     return Group(head, "", queues, *(("", holding) if workers else ()), *(("", largest) if grouped else ()))
 
 

@@ -47,5 +47,5 @@ def steps_limit_error(count: int, size: int) -> TooLarge | None:
     if count > MAX_STEPS:
         return TooLarge("the number of steps of a job", count, MAX_STEPS)
     if size > MAX_STEPS_BYTES:
-        return TooLarge("the steps of a job", size, MAX_STEPS_BYTES)
+        return TooLarge("a job's steps", size, MAX_STEPS_BYTES)
     return None

@@ -83,7 +83,7 @@ def load(core: Core, request: LoadRequest) -> WriteState:
     loader = _loader(core)
     total = sum([part.rows for part in request.parts])
     if total > MAX_LOAD:
-        raise TooLarge("the load (in jobs, not bytes)", total, MAX_LOAD)
+        raise TooLarge("the number of jobs of the load", total, MAX_LOAD)
     if len(request.manifest) > MAX_MANIFEST:
         raise TooLarge("the load's manifest", len(request.manifest), MAX_MANIFEST)
     for part in request.parts:
@@ -167,7 +167,7 @@ class _Load:
             tables += self._written(part, keyspace.GROUP_READY, zip(sorted(group_ready), repeat(b"")))
             tables += [Table(space, str(table_path(self._folder, part.name, space))) for space in part.spaces]
         if len(self._groups) > MAX_GROUPS:
-            raise TooLarge("the load (in groups, not bytes)", len(self._groups), MAX_GROUPS)
+            raise TooLarge("the number of groups of the load", len(self._groups), MAX_GROUPS)
         missing = [table.path for table in tables if not os.path.exists(table.path)]
         if missing:
             raise Corrupt(f"a bulk load cannot be finished: {missing[0]} is gone")

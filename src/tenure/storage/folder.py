@@ -74,7 +74,7 @@ class Folder:
             refuse_others(self.path)
             return self._check_format()
         except OSError as exc:
-            raise OpenError(f"{self.path} cannot be used: {exc.strerror or exc}") from exc
+            raise self._unusable(exc) from exc
 
     def _check_format(self) -> bool:
         file = self.path / "FORMAT"
@@ -129,9 +129,8 @@ class Folder:
         The lock is an `flock` on a file that no driver uses; the system releases it when the process ends.
         Raises StoreLocked, OpenError.
         """
-        make_private(self.path)
         while True:
-            fd = os.open(self.path / "OWNER", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = self._open_owner_file()
             try:
                 alone = self._lock(fd, shared)
                 if self._same_owner_file(fd):
@@ -148,10 +147,20 @@ class Folder:
             make_private(self.db)
         except OSError as exc:
             self.unlock()
-            raise OpenError(f"{self.path} cannot be used: {exc.strerror or exc}") from exc
+            raise self._unusable(exc) from exc
         self._identities = _identity(fd), _identity(self.db)
         renewed_after_fork(self, Layer.STORAGE)
         return alone
+
+    def _open_owner_file(self) -> int:
+        try:
+            make_private(self.path)
+            return os.open(self.path / "OWNER", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:  # no file handles, no room
+            raise self._unusable(exc) from exc
+
+    def _unusable(self, exc: OSError) -> OpenError:
+        return OpenError(f"{self.path} cannot be used: {exc.strerror or exc}")
 
     def _lock(self, fd: int, shared: bool) -> bool:
         try:
