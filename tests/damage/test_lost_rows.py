@@ -25,6 +25,7 @@ from tenure.storage.keyspace import (
     CHILDREN,
     COUNTERS,
     DUE,
+    GROUP_READY,
     GROUPS,
     JOB_QUEUES,
     JOBS,
@@ -317,6 +318,16 @@ def test_the_parked_turn_of_a_lost_group_is_used_again(grown: Garden) -> None:
     assert {at for at in grown.rows() if at[0] == TURNS} == before
     grown.clock.advance(1001)
     assert "g" in {d.group for d in grown.queue.claim(20)}
+
+
+def test_a_group_that_lost_all_its_jobs_is_removed_with_its_turns(grown: Garden) -> None:
+    job = bytes.fromhex(grown.queue.enqueue(NewJob(b"g", group="g")).id)
+    lost = [at for at in grown.rows() if at[1][-16:] == job and at[0] != COUNTERS]
+    assert {space for space, _ in lost} >= {JOBS, STATE, READY, GROUP_READY}
+    for space, key in lost:
+        grown.delete(space, key)
+    repaired(grown)  # in one call
+    assert not [key for space, key in grown.rows() if space == GROUPS]
 
 
 def test_a_parked_turn_that_moved_is_deleted(grown: Garden) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.storage.durable_watermark import DurableWatermark
+from tenure.storage.durable_watermark import WORD, DurableWatermark
 
 
 @pytest.fixture
@@ -73,3 +73,20 @@ def test_an_empty_or_damaged_file_requires_nothing(path: Path, content: bytes) -
     assert required(path, "a") == 0
     note(path, "a", (3, 3))
     assert required(path, "a") == 3
+
+
+def test_a_damaged_word_of_this_boot_is_told(path: Path) -> None:
+    marks = DurableWatermark(path, "a")
+    marks.note(5, 3)
+    marks.note_written(9)
+    assert marks.remarks() == ()
+    marks.close()
+    assert required(path, "a") == 9
+    marks = DurableWatermark(path, "a")
+    marks.words[WORD] ^= 1 << 20
+    marks.close()
+    damaged = DurableWatermark(path, "a")
+    assert damaged.damaged
+    assert damaged.required == 5  # of what is left
+    assert any("DURABLE is damaged" in remark for remark in damaged.remarks())
+    damaged.close()

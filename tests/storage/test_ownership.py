@@ -93,3 +93,34 @@ def test_unlocking_clears_the_record(tmp_path: Path) -> None:
 def test_an_unreadable_record_means_another_process(written: bytes) -> None:
     assert ownership.described(written)[0] == "another process"
     assert ownership.lets_in(written)
+
+
+def test_a_record_of_an_older_version_is_known_by_the_process_id() -> None:
+    made, written = ownership.record(listens=False)
+    older = json.loads(written)
+    del older["id"]
+    assert ownership.described(json.dumps(older).encode())[0] == "this process"
+    other = older | {"pid": os.getppid()}
+    assert ownership.described(json.dumps(other).encode())[0] != "this process"
+    ownership.withdraw(made)
+
+
+def test_a_folder_whose_owner_file_is_removed_while_it_is_locked_is_locked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removed the file between opening and locking it: a lock on it would exclude nobody."""
+    lock, removed = Folder._lock, []
+
+    def racing(self: Folder, fd: int, shared: bool) -> bool:
+        if not removed:
+            removed.append(True)
+            (tmp_path / "OWNER").unlink()
+        return lock(self, fd, shared)
+
+    monkeypatch.setattr(Folder, "_lock", racing)
+    folder = Folder(str(tmp_path), "rocksdb")
+    folder.share()  # not locked yet: nothing to share
+    folder.lock()
+    with pytest.raises(StoreLocked):
+        Folder(str(tmp_path), "rocksdb").lock()
+    folder.unlock()

@@ -13,6 +13,7 @@ from tenure.errors import Corrupt
 from tenure.model.retry import Backoff, Policy
 from tenure.storage import records
 from tenure.storage.records import EventRecord, LeaseRecord, Notes, QueueRecord, StateRecord
+from tenure.storage.records.states import STATE_ALIKE, alike_states
 
 JOB = bytes(range(16))
 LEASE = bytes(range(16, 32))
@@ -354,3 +355,12 @@ def test_groups_of_a_bulk_load():
     for end in (0, 3, 4, len(raw) - 1):
         with pytest.raises(Corrupt):
             records.decode_load_groups(raw[:end])
+
+
+def test_states_alike_across_the_border_of_two_journal_rows_have_their_own_checksums() -> None:
+    border = records.event_ref(8, 0)
+    refs = range(border - 3, border + 3)
+    state = _STATE
+    alike = records.encode_state(state)[:STATE_ALIKE]
+    found = alike_states(alike, state.lease, refs)
+    assert found == [records.encode_state(state._replace(last_event=ref)) for ref in refs]

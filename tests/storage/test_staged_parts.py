@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from tenure.storage.staged_parts import Pieces
+from tenure.storage.staged_parts import Pieces, folder_of
 
 
 def test_a_piece_that_could_not_be_written_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +26,18 @@ def test_a_piece_that_could_not_be_written_does_not_count(tmp_path: Path, monkey
     assert pieces.held_by("acme") == 100
     pieces.put(write, "part", 0, b"z" * 30)
     assert pieces.held_by("acme") == 30
+
+
+def test_expired_writes_are_removed_and_no_longer_count(tmp_path: Path) -> None:
+    pieces = Pieces(tmp_path)
+    pieces.put("acme/old", "part", 0, b"x" * 100)
+    pieces.put("acme/new", "part", 0, b"y" * 10)
+    assert pieces._root is not None
+    for file in folder_of(pieces._root, "acme/old").iterdir():
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+    pieces._looked = time.monotonic()
+    pieces.tend()
+    assert pieces.held_by("acme") == 110  # at most once an hour
+    pieces._looked -= 3601
+    pieces.tend()
+    assert pieces.held_by("acme") == 10

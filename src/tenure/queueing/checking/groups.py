@@ -106,12 +106,14 @@ def set_group(unit: UnitOfWork, fault: Fault) -> str:
         tiers.update(key[_GROUP_ROW] for key in keys)
         some_job = keys[0][-16:]
     name = _name(tx, queue, group, some_job)
+    there = _rows_of_turns(tx, queue, group)
     if found is None or not name or not (tiers or fault.number):
         tx.delete(GROUPS, fault.key)
+        tx.delete_many(TURNS, [order_row(queue, tier, group, place) for tier in there for place in there[tier]])
         return "deleted the row of a group that has no jobs"
     weight = found.policy.of_group(name.decode()).weight
     places: dict[int, TurnRecord] = {}
-    for tier, rows in _rows_of_turns(tx, queue, group).items():
+    for tier, rows in there.items():
         if tier in tiers:
             places[tier] = rows.pop()
         tx.delete_many(TURNS, [order_row(queue, tier, group, place) for place in rows])

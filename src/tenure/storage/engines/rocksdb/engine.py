@@ -423,9 +423,9 @@ class RocksEngine:
         """Called by every verb that finds the engine stopped, with the writer's lock held. Returns if it could be started again."""
         if isinstance(self._stopped, StoreClosed):
             raise StoreClosed(str(self._stopped))
-        if self._try_again is not None:
-            if self._reopened():
-                return
+        if self._try_again is not None and self._reopened():
+            return
+        if self._try_again is not None:  # else the try has found that the store cannot go on
             raise Unavailable(f"the store waits for room, and goes on by itself once there is some: {self._stopped}")
         raise Unavailable(f"the store stopped after a failed write, and must be opened again: {self._stopped}")
 
