@@ -339,7 +339,7 @@ def test_segments_that_were_read_ahead_are_as_they_are_stored(tmp_path: Path) ->
         ids = [job.id for job in store.queue("work").list("ready", 3000).jobs]
     with tenure.open(f"rocksdb:{tmp_path}/data", sweep=False) as store:
         queue = store.queue("work")
-        recent = engine_of(store)._segments.recent  # type: ignore[attr-defined]
+        recent = engine_of(store)._segments.recent
         claimed: list[str] = []
         for number in range(1, 21):
             claim = queue.claim(100)
