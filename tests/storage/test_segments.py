@@ -331,6 +331,29 @@ def test_segments_survive_the_process(tmp_path: Path) -> None:
         assert [delivery.id for delivery in queue.claim(limit=100)] == ids[10:]
 
 
+def test_segments_that_were_read_ahead_are_as_they_are_stored(tmp_path: Path) -> None:
+    """Claims of an opened store read the segments that come next; what changes in them meanwhile counts."""
+    with tenure.open(f"rocksdb:{tmp_path}/data", sweep=False) as store:
+        for _ in range(30):
+            store.queue("work").enqueue_many([b"x"] * 100)
+        ids = [job.id for job in store.queue("work").list("ready", 3000).jobs]
+    with tenure.open(f"rocksdb:{tmp_path}/data", sweep=False) as store:
+        queue = store.queue("work")
+        recent = engine_of(store)._segments.recent
+        claimed: list[str] = []
+        for number in range(1, 21):
+            claim = queue.claim(100)
+            claimed += [delivery.id for delivery in claim]
+            if number == 8:  # 1, 2 and 4 were read, and now 8
+                for each in (800, 950, 1100):
+                    assert recent.find(b"\0\0\0\1" + bytes.fromhex(ids[each // 100 * 100])) is not None
+                    queue.cancel(ids[each])
+            queue.ack_many(claim.deliveries[:50])
+        wanted = [each for each in ids if each not in (ids[800], ids[950], ids[1100])]
+        assert claimed == wanted[: len(claimed)]
+        assert store.check().clean
+
+
 def test_a_store_from_before_segments_opens(tmp_path: Path) -> None:
     """It lacks the spaces of segments, and opens without an upgrade; so does a copy of it."""
     url, path = f"rocksdb:{tmp_path / 'data'}", tmp_path / "data" / "db"

@@ -43,37 +43,47 @@ class RecentSegments:
     def __init__(self) -> None:
         self._young: dict[bytes, StoredSegment] = {}
         self._old: dict[bytes, StoredSegment] = {}
+        #: By first job, and by mark: the segment's key.
+        self._young_names: dict[bytes, bytes] = {}
+        self._old_names: dict[bytes, bytes] = {}
         self._count = self._bytes = 0
 
     def get(self, key: bytes) -> StoredSegment | None:
         """The segment of this key."""
         return self._young.get(key) or self._old.get(key)
 
-    def find(self, key: bytes) -> StoredSegment | None:
+    def find(self, name: bytes) -> StoredSegment | None:
         """The segment whose first job, or whose mark, this is."""
-        young, old = self._young, self._old
-        found = young.get(key) or old.get(key)
-        if found is None or (young.get(found.key) or old.get(found.key)) is not found:
+        key = self._young_names.get(name) or self._old_names.get(name)
+        found = None if key is None else self._young.get(key) or self._old.get(key)
+        if found is None or name[-16:] != found.state.first_job:
             return None  # it has changed since
-        return found
+        return found if len(name) == len(found.key) or found.state.state == WAITING else None
 
     def put(self, segment: StoredSegment) -> None:
+        key, state = segment.key, segment.state
+        self.delete(key)
         self._count += 1
         self._bytes += segment.body.size_bytes
         if self._count > _RECENT or self._bytes > _RECENT_BYTES:
-            self._old, self._young, self._count, self._bytes = self._young, {}, 1, segment.body.size_bytes
-        young, state = self._young, segment.state
-        young[segment.prefix + state.first_job] = segment
+            self._old, self._old_names = self._young, self._young_names
+            self._young, self._young_names, self._count, self._bytes = {}, {}, 1, segment.body.size_bytes
+        # By name only the key: a segment that is deleted is freed at once.
+        names = self._young_names
+        names[segment.prefix + state.first_job] = key
         if state.state == WAITING:
-            young[segment.mark(READY)] = segment
-        young[segment.key] = segment
+            names[segment.mark(READY)] = key
+        self._young[key] = segment
 
     def delete(self, key: bytes) -> None:
-        self._young.pop(key, None)
-        self._old.pop(key, None)
+        gone = self._young.pop(key, None)
+        if gone is not None:
+            self._bytes -= gone.body.size_bytes
+        elif self._old:
+            self._old.pop(key, None)
 
     def clear(self) -> None:
-        self._young, self._old = {}, {}
+        self._young, self._old, self._young_names, self._old_names = {}, {}, {}, {}
         self._count = self._bytes = 0
 
 
@@ -326,6 +336,20 @@ class SegmentedReader:
             return kept
         value = self.inner.get(SEGMENT_READY, mark)
         return mark if value is None else self._of_mark(READY, (mark, value))
+
+    def read_ahead(self, marks: Sequence[bytes]) -> None:
+        """Keep the segments of these neighbours in `segment_ready` in memory. Damage raises where such a segment is used."""
+        recent = self._recent
+        if recent is None:
+            return
+        with suppress(Corrupt):
+            rows = self.inner.scan(SEGMENT_READY, marks[0], marks[-1] + b"\0", len(marks))
+            found = [mark[:4] + decode_segment_mark(value) for mark, value in rows]
+            keys = [key for key in found if recent.get(key) is None]
+            self._fetch(keys)
+            for key, raw in zip(keys, self.inner.get_many(SEGMENT_STATE, keys), strict=True):
+                if raw is not None:
+                    recent.put(self._read(key, raw))
 
     def _of_mark(self, space: Space, row: Row) -> StoredSegment | bytes:
         mark, value = row

@@ -79,16 +79,37 @@ class SegmentUse:
             self._scores[prefix] = score - 4 if score >= 4 else -self.RESTS
 
 
+class ReadAhead:
+    """How many segments a claim reads at once of those that wait: more for as long as claims use what was read."""
+
+    _MOST = 8
+
+    def __init__(self) -> None:
+        #: By priority of a queue (its tier): how many were read the last time, and the mark of the last.
+        self._read: dict[bytes, tuple[int, bytes]] = {}
+
+    def marks(self, tier: bytes, marks: Sequence[bytes]) -> Sequence[bytes]:
+        """Those to read now. The first of them is not in memory."""
+        count, last = self._read.get(tier, (0, b""))
+        # If it was read and is not there any more, memory is too small for all that is read ahead.
+        found = marks[: min(2 * count, self._MOST) if count and marks[0] > last else 1]
+        if len(self._read) >= _QUEUES_KEPT:
+            self._read.clear()
+        self._read[tier] = len(found), found[-1]
+        return found
+
+
 class SegmentMemory:
     """What is kept in memory of a store's segments. Requires, for every use: the writer's lock is held."""
 
-    __slots__ = ("newest", "recent", "there", "use")
+    __slots__ = ("ahead", "newest", "recent", "there", "use")
 
     def __init__(self, *, there: bool) -> None:
         #: Whether there may be segments. Once there are, it stays so: looking for one in vain is cheap.
         self.there = there
         self.recent = RecentSegments()
         self.use = SegmentUse()
+        self.ahead = ReadAhead()
         #: By queue: a job behind which no job of a segment lies. Missing: not known.
         self.newest: dict[bytes, bytes] = {}
 
@@ -219,14 +240,20 @@ class SegmentedTransaction(Transaction):
         if not self._there or limit < self.LEAST:
             return ()
         segments, shares, left = self._segments, [], limit
-        keys, at_mark = segments.inner.keys, segments.at_mark
+        keys, at_mark, recent = segments.inner.keys, segments.at_mark, self.memory.recent.find
+        segment: StoredSegment | bytes | None
         for tier in tiers:
             end = tier + until
             row = keys(READY, tier, end, 1)
             wanted = min(_SEGMENTS_AT_ONCE, left // self.LEAST + 1)
             marks = keys(SEGMENT_READY, tier, end, wanted)
-            for mark in marks:
-                segment = at_mark(mark)
+            for at, mark in enumerate(marks):
+                segment = recent(mark)
+                if segment is None:
+                    ahead = self.memory.ahead.marks(tier, marks[at:])
+                    if len(ahead) > 1:
+                        segments.read_ahead(ahead)
+                    segment = at_mark(mark)
                 if isinstance(segment, bytes) or not segment.body.whole:
                     return ()  # damaged: reading rows passes it over
                 take = min(segment.count, left)
