@@ -87,8 +87,8 @@ test-crash: setup servers ## kill -9 a working process 200 times an engine, kill
 	@$(CRASH_SIZES) $(PY) -m pytest -q -rP -m crash --timeout 3600 $(addprefix tests/,analysis crash damage proofs worker backends/redis bulk spark moving dashboard outbox flows planted) $(ARGS)
 	@SPARK_MASTER="local-cluster[2,1,1024]" $(PY) -m pytest -q --timeout 600 $(addprefix tests/spark/test_,read.py stream.py writing.py working.py) $(ARGS)
 
-simulate: installed ## run histories of the real code by seed, in one thread, with faults: 2,000 (HISTORIES=n); a failure is shrunk and told
-	@$(PY) -m tests.simulation --histories $(or $(HISTORIES),2000) $(ARGS)
+simulate: installed ## run histories of the real code by seed, in one thread, with faults: 6,000, or as many as fit into 110 s (HISTORIES=n); a failure is shrunk and told
+	@$(PY) -m tests.simulation $(if $(HISTORIES),--histories $(HISTORIES),--histories 6000 --seconds 110) $(ARGS)
 
 coverage: installed $(COVERAGE) ## which branches of model, storage and queueing the tests execute, by package; fails below 95 % (ARGS=--missing says what is not; ten minutes)
 	@rm -rf build/coverage; $(PY) tools/branch_coverage.py $(ARGS)

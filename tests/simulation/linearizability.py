@@ -166,7 +166,9 @@ def _claimed(state: _State, call: Call) -> Iterable[_State]:
     token = next_token(state.token, call.token) if unknown else call.token
     if token <= max(state.token, state.given):
         return ()
-    until = call.to_ms + call.lease_ms if unknown else call.until_ms
+    # The caller of a lost claim does not know when it was decided. Only its end matters, since nobody can settle: the
+    # earliest that is possible.
+    until = call.from_ms + call.lease_ms if unknown else call.until_ms
     return (_State("leased", token, call.lease, until, given=token, before=state[:5]),)
 
 
@@ -211,7 +213,9 @@ def _extended(state: _State, call: Call) -> Iterable[_State]:
             return (state._replace(until_ms=max(state.until_ms, call.until_ms)),)
     elif call.answer == "unknown":
         if holds and call.from_ms < state.until_ms:
-            return (state._replace(until_ms=max(state.until_ms, call.to_ms + call.lease_ms)),)
+            # It was decided at some time of the call: an early end explains an expiry, a late one that the holder settles.
+            ends = {max(state.until_ms, decided + call.lease_ms) for decided in (call.from_ms, call.to_ms)}
+            return [state._replace(until_ms=end) for end in ends]
     elif not holds or state.until_ms <= call.to_ms:
         return (state,)
     return ()

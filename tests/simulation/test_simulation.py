@@ -86,6 +86,23 @@ def test_two_holders_of_one_job_have_no_explanation() -> None:
     assert explained([*story[:2], call("ack", 3, "unknown", token=1), call("ack", 4, "ok", token=1)])
 
 
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_lost_call_was_decided_at_some_time_between_its_beginning_and_its_end(settled: bool) -> None:
+    """Time passed while the commit was slow. Once the checker let such a lease end only after the end of the call."""
+    story = [
+        Call("enqueue", 0, 1, 0, 0, "ok"),
+        Call("claim", 2, 3, 0, 0, "ok", "lease", 1, 1_000),
+        Call("extend", 4, 5, 500, 6_000, "unknown", "lease", 1, 0, 5_000),
+    ]
+    ends = (
+        [Call("ack", 6, 7, 10_999, 10_999, "ok", "lease", 1)] if settled else [Call("replay", 6, 7, 6_001, 6_001, "ok")]
+    )
+    assert explained([*story, *ends])
+    lost = [Call("enqueue", 0, 1, 0, 0, "ok"), Call("claim", 2, 3, 0, 5_000, "unknown", lease_ms=5_000)]
+    assert explained([*lost, Call("replay", 4, 5, 5_001, 5_001, "ok")])
+    assert not explained([*lost, Call("replay", 4, 5, 4_999, 4_999, "ok")])
+
+
 def test_the_command_runs_histories_in_other_processes() -> None:
     assert "$(PY) -m tests.simulation" in Path("Makefile").read_text()
     command = [sys.executable, "-m", "tests.simulation", "--histories", "4", "--processes", "2"]
