@@ -49,7 +49,8 @@ def open_redis(
         raise OpenError(f"{address.shown}: {exc}") from exc
     try:
         durability = _examine(commands, remarks)
-        refused = commands.prepare()
+        any_queue = not _in_cluster(commands)
+        refused = commands.prepare(any_queue)
         if refused is not None:
             remarks.append(f"the server takes no functions from us, and is sent scripts instead: {refused}")
         core = Core(commands, chosen.prefix, chosen.partitions, clock, inspect_limit, round(1000 * chosen.grace))
@@ -75,7 +76,7 @@ def open_redis(
         value_bytes=ATOMIC_BYTES,
         journal="queue",
         quotas=False,
-        any_queue=False,
+        any_queue=any_queue,
         flows="queue" if chosen.partitions == 1 else "partition",
         grace_ms=round(1000 * chosen.grace),
     )
@@ -131,6 +132,11 @@ def _examine(commands: Commands, remarks: list[str]) -> Durability:
     return least
 
 
+def _in_cluster(commands: Commands) -> bool:
+    """Whether the servers form a cluster, also one of a single node: a step then reaches the keys of one slot."""
+    return any("cluster_enabled:1" in _text(info) for info in commands.on_primaries("INFO", "cluster"))
+
+
 def _configs(commands: Commands, remarks: list[str]) -> list[dict[str, str]]:
     try:
         found = commands.on_primaries("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync")
@@ -171,6 +177,7 @@ def _claim_format(core: Core, shown: str) -> None:
     if raw is None:
         core.commands.plain(key, "SET", key, f"tenure {FORMAT}", "NX")
         core.cursor_seal()  # create the key now: a server that is full later would not accept it
+        core.commands.plain(key, "SET", core.shards.registry + b":indexed", "1")  # every queue will have its place
     elif raw not in (f"tenure {FORMAT}".encode(), f"leasehold {FORMAT}".encode()):  # the project's former name
         raise FormatError(f"{shown} holds {raw.decode('utf-8', 'replace')!r}, and this Tenure reads format {FORMAT}")
 

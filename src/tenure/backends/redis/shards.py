@@ -84,6 +84,11 @@ class Shards:
     def shards(self) -> list[Shard]:
         return [shard for queue in self.queues() for shard in queue.shards]
 
+    def at(self, base: bytes) -> Shard:
+        """Return the shard with this base."""
+        name = QueueName(*base[base.index(b"{") + 1 : -1].decode().split("/")[:2])
+        return next(shard for shard in self.find_or_register(name).shards if shard.base == base)
+
     def rotated(self, shards: Sequence[Shard]) -> Sequence[Shard]:
         """Return the shards, starting one further with each call."""
         if len(shards) == 1:

@@ -213,6 +213,10 @@ end
 verbs.claim = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
+  return L.claim(b, args)
+end
+
+function L.claim(b, args)
   if not b.there then return {0, -1, b.now, '', 0} end
   local base, lease, claim = b.base, args[4], args[9]
   if claim ~= '' then
@@ -256,6 +260,7 @@ verbs.claim = function(keys, args)
   if rules.limited then L.take(b, rules, #ids) end
   b.waiting, b.leased = b.waiting - #ids, b.leased + #ids
   b.plan = untils
+  if b.turn == NO_TURN then L.has_work(b, untils + grace) end -- a store that was written without an index of queues
   L.finish(b, {})
   return L.delivered(b, lease, untils, ids, t.rows)
 end

@@ -299,7 +299,7 @@ end
 verbs.repair_counters = function(keys, args)
   local base = keys[1]
   local last = call('XREVRANGE', base .. ':journal', '+', '-', 'COUNT', 1)[1]
-  local b = {base = base, commit = 0, events = 0, time = 0, id_time = 0, id_seq = 0, enqueued = 0, removed = 0}
+  local b = {base = base, commit = 0, events = 0, time = 0, id_time = 0, id_seq = 0, turn = NO_TURN, enqueued = 0, removed = 0}
   if last then
     local _, time, first, count = unpack_(FORMAT.ROW, last[2][2], SEAL + 1)
     b.commit, b.events, b.time, b.id_time = L.commit_of(last), first + count - 1, time, time + 1
