@@ -1,4 +1,7 @@
-"""Claims from any queue, where one step reaches all of them: on one server, not on a cluster (`traits.any_queue`)."""
+"""Claims from any queue, where one step reaches all of them (`traits.any_queue`).
+
+That is so on one server, and on a cluster for queues in one slot (`storage.redis.one_slot`).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from tenure.model.names import ANY_QUEUE
 from tenure.storage.keyspace import digest
 
 REFUSED = (
-    "this Redis store is a cluster, whose queues are in different slots, and a claim from any queue is one step. Name "
-    "the queues, with store.claim([...]); put what belongs together into one queue, with groups; or use one server"
+    "on this cluster the queues are in different slots, and a claim from any queue is one step. Create the queues in one "
+    "slot (storage.redis.one_slot, or ?one_slot=true in the URL), or name them: store.claim([...])"
 )
 
 
@@ -47,9 +50,7 @@ def _try_once(core: Core, request: ClaimRequest, chosen: bytes, lease: bytes) ->
     claim_id = b"" if request.id is None else digest(request.id.encode())
     registry = core.shards.registry
     while True:
-        reply = core.commands.call_once(
-            registry, "claim_any", *claim_arguments(core, request, lease, claim_id), chosen
-        )
+        reply = core.commands.call_once(registry, "claim_any", *claim_arguments(core, request, lease, claim_id), chosen)
         if reply[0] == b"E":  # a release that kept no index of queues wrote this store
             _index_queues(core)
             continue

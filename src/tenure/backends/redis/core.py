@@ -32,13 +32,14 @@ class Core:
         clock: Clock,
         inspect_limit: int = INSPECT_LIMIT,
         grace_ms: int = 0,
+        one_slot: bool = False,
     ) -> None:
         self.commands = commands
         self.inspect_limit = inspect_limit
         #: Milliseconds after its expiry before a lease is taken over (`storage.redis.grace`).
         self.grace_ms = grace_ms
         self.clock = clock
-        self.shards = Shards(commands, prefix, partitions)
+        self.shards = Shards(commands, prefix, partitions, one_slot)
         self.notifications = Notifications(commands, clock)
         self.ids = IdSource()
         self.filters = Filters()

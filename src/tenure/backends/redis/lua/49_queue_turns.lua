@@ -12,7 +12,7 @@
 -- a queue when it takes its place away. PARKED may be late: the queue is perhaps in turn again.
 --
 -- Verbs note from when on a shard has work (L.has_work); L.finish offers the queue. Claims by name change nothing here.
--- On a cluster the queues are in different slots, and nothing is written (ANY_QUEUE).
+-- On a cluster (not ANY_QUEUE) only queues in the registry's slot have places.
 
 -- Stored in the counters, above the bits of the tiers: do not renumber.
 local NO_TURN, IN_TURN, PARKED, BLOCKED_TURN = 0, 1, 2, 3
@@ -29,9 +29,13 @@ function L.lift(b)
   L.has_work(b, b.now)
 end
 
+-- Whether a step on the registry reaches a shard.
+function L.in_reach(base) return ANY_QUEUE or string.find(base, ':{registry}:q:', 1, true) ~= nil end
+
 -- The place of a shard's queue: the registry's base, tenant, queue, and the key of the tenant's turns.
 function L.place_of(base)
-  local prefix, tenant, queue = string.match(base, '^(.-):{([^/]+)/([^/}]+)')
+  local prefix, tenant, queue = string.match(base, '^([^:]+):{([^/}]+)/([^/}]+)')
+  if not prefix then prefix, tenant, queue = string.match(base, '^([^:]+):{registry}:q:([^/]+)/(.+)$') end
   return L.place(prefix .. ':{registry}', tenant, queue)
 end
 
@@ -78,7 +82,7 @@ function L.tell_claimers(p, count, at) call('PUBLISH', p.registry .. ':turns', p
 -- Give the queue of a shard with work its place.
 function L.offer_queue(b)
   local at = b.work
-  if not at or not ANY_QUEUE or b.turn == IN_TURN or (b.turn == BLOCKED_TURN and not b.lifted) then return end
+  if not at or b.turn == IN_TURN or (b.turn == BLOCKED_TURN and not b.lifted) or not L.in_reach(b.base) then return end
   local p = L.place_of(b.base)
   if at <= b.now then
     L.put_in_turn(p)
@@ -126,7 +130,7 @@ verbs.index_queues = function(keys, args)
   local page = call('HSCAN', registry .. ':names', args[4], 'COUNT', 200)
   for i = 1, #page[2], 2 do
     for _, base in ipairs(L.shards_of(registry, page[2][i], page[2][i + 1])) do
-      local b = L.begin({base}, args)
+      local b = L.in_reach(base) and L.begin({base}, args)
       if b and b.waiting + b.leased > 0 then
         L.offer_again(b, tonumber(args[5]))
         call('SET', base .. ':books', L.counters_row(b))
@@ -139,8 +143,10 @@ end
 
 -- The bases of a queue's shards, by its row in :names.
 function L.shards_of(registry, name, row)
-  local prefix = string.match(registry, '^(.-):{')
-  local partitions = tonumber(string.match(row, ' (%d+)'))
+  local prefix = string.match(registry, '^[^:]+')
+  local partitions, one_slot = string.match(row, ' (%d+)(.*)')
+  partitions = tonumber(partitions)
+  if one_slot ~= '' then return {registry .. ':q:' .. name} end
   if partitions == 1 then return {prefix .. ':{' .. name .. '}'} end
   local bases = {}
   for n = 0, partitions - 1 do bases[n + 1] = prefix .. ':{' .. name .. '/' .. n .. '}' end

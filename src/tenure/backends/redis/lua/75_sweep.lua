@@ -99,7 +99,7 @@ verbs.sweep = function(keys, args)
   local reply = {leases, back, dead, retired, ttl, keys_, claims, trimmed, more and 1 or 0}
   -- A release without the index of queues may have added jobs.
   local turn = b.turn
-  if ANY_QUEUE and turn ~= IN_TURN and turn ~= BLOCKED_TURN and b.waiting + b.leased > 0 then
+  if L.in_reach(b.base) and turn ~= IN_TURN and turn ~= BLOCKED_TURN and b.waiting + b.leased > 0 then
     L.offer_again(b, tonumber(args[5]))
   end
   if leases + ttl + retired + keys_ + claims == 0 and not b.changed and b.turn == turn then return reply end

@@ -59,7 +59,8 @@ verbs.delete_queue = function(keys, args)
   return L.finish(b, {1, 0, 0, 0, 0})
 end
 
--- Arguments: name, partitions. Returns the queue's number and number of partitions, which are assigned once.
+-- Arguments: name, placement (partitions, and " 1" for the registry's slot). Returns the queue's number and placement,
+-- which are assigned once.
 verbs.register = function(keys, args)
   local names = keys[1] .. ':names'
   local found = call('HGET', names, args[4])

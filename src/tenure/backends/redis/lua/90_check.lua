@@ -233,7 +233,8 @@ function L.repair_leases(b)
 end
 
 -- Repairs that do not concern a lease.
-L.WITHOUT_LEASES = {orphan = true, groups = true, note = true, bucket = true, forget = true, due = true}
+L.WITHOUT_LEASES = {orphan = true, groups = true, note = true, bucket = true, forget = true, due = true,
+  turn = true}
 
 -- Arguments: fault, id, reference of the job's last event (0: unknown), its new state ('' or FORMAT.STATE).
 verbs.repair = function(keys, args)
@@ -292,6 +293,7 @@ verbs.repair = function(keys, args)
   if not L.WITHOUT_LEASES[what] then L.repair_leases(b) end
   L.recount(b)
   L.recount_groups(b)
+  L.repair_turn(b)
   return L.finish(b, {1})
 end
 
