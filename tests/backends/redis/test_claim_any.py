@@ -142,7 +142,7 @@ def commands_of(server: Server, verb: Callable[[], object]) -> int:
 def test_plain_verbs_run_as_many_commands_as_without_the_index(server: Server, store: Store, delay: float) -> None:
     def counted(any_queue: bool) -> list[int]:
         core_of(store).commands._use(library(any_queue))
-        queue, ready = store.queue(f"queue-{any_queue}"), store.queue(f"ready-{any_queue}")
+        queue, ready = store.queue(f"queue-{any_queue:d}"), store.queue(f"ready-{any_queue:d}")
         queue.enqueue(b"first", delay=delay)  # the first job gives its queue a place
         ready.enqueue_many([b"x"] * 3)
         held: list[Any] = []
