@@ -14,7 +14,7 @@ from tenure import aio
 from tenure.api.store import Store
 from tenure.backends.redis.library import library
 from tenure.clock import ManualClock
-from tenure.errors import InvalidArgument, SettingsError
+from tenure.errors import Corrupt, InvalidArgument, SettingsError
 from tenure.model.retry import Policy
 from tenure.server_settings import Auth
 from tenure.testing.conformance.world import PATIENCE, assert_sound, begin
@@ -123,6 +123,22 @@ def test_a_queue_whose_counters_are_damaged_does_not_stop_the_others(store: Stor
     assert_sound(store)
 
 
+def test_a_queue_whose_rate_is_damaged_does_not_stop_the_others(store: Store) -> None:
+    broken, whole = store.queue("broken"), store.queue("whole")
+    broken.configure(Policy(rate="100/s"))
+    broken.enqueue(b"x")
+    whole.enqueue(b"y")
+    key = core_of(store).shards.find(broken.name).shards[0].base + b":bucket"
+    core_of(store).commands.plain(key, "SET", key, b"full")
+    assert store.claim_any()[0].payload == b"y"
+    broken.enqueue(b"z")
+    with pytest.raises(Corrupt, match="rate"):
+        store.claim_any()
+    store.check(repair=True)
+    assert [store.claim_any()[0].payload for _ in range(2)] == [b"x", b"z"]
+    assert_sound(store)
+
+
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -198,7 +214,7 @@ def test_a_lost_answer_is_given_again(server: Server) -> None:
 
 
 def test_through_a_server_and_asyncio(harness: RedisHarness) -> None:
-    with serving(url=harness.url, auth=Auth()) as served, tenure.open(served.url) as client:
+    with serving(url=str(harness.url), auth=Auth()) as served, tenure.open(served.url) as client:
         store = served.store
         waiter = begin(lambda: client.claim_any(wait=30))
         time.sleep(0.2)
@@ -233,7 +249,7 @@ def test_a_cluster_needs_the_queues_in_one_slot(cluster: Cluster) -> None:
         assert not store.traits.any_queue
         with pytest.raises(InvalidArgument, match="one_slot"):
             store.claim_any()
-    with tenure.open(harness.url + "&one_slot=true", sweep=False) as store:
+    with tenure.open(f"{harness.url}&one_slot=true", sweep=False) as store:
         assert store.traits.any_queue
         assert store.queue("apart").counts().ready == 1, "a queue stays where it was created"
         for n in range(4):
@@ -242,4 +258,4 @@ def test_a_cluster_needs_the_queues_in_one_slot(cluster: Cluster) -> None:
         assert not store.claim_any()
         assert_sound(store)
     with pytest.raises(SettingsError, match="partitions"):
-        tenure.open(harness.url + "&one_slot=true&partitions=2")
+        tenure.open(f"{harness.url}&one_slot=true&partitions=2")

@@ -113,8 +113,8 @@ end
 
 -- Offer a shard's queue by what the shard has, whatever its counters say of its place. Changes b.turn only.
 function L.offer_again(b, grace)
-  if not b.there then return end
-  local rules = L.rules(b)
+  local rules = b.there and L.rules(b)
+  if not rules or rules.burst > 0 and L.wrong_bucket(b) then return end
   local due = L.next_due(b, rules, grace)
   b.turn = NO_TURN
   if due >= 0 or rules.paused and b.waiting > 0 then
@@ -127,7 +127,7 @@ end
 -- Returns the next cursor.
 verbs.index_queues = function(keys, args)
   local registry = keys[1]
-  local page = call('HSCAN', registry .. ':names', args[4], 'COUNT', 200)
+  local page = call('HSCAN', registry .. ':names', args[4], 'COUNT', LIMIT.BATCH)
   for i = 1, #page[2], 2 do
     for _, base in ipairs(L.shards_of(registry, page[2][i], page[2][i + 1])) do
       local b = L.in_reach(base) and L.begin({base}, args)

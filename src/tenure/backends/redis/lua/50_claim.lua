@@ -35,6 +35,15 @@ function L.taken_ns(b)
   return max(0, (moment - b.now) * 1e6 + ns)
 end
 
+-- Whether the rate's bucket is invalid.
+function L.wrong_bucket(b)
+  local raw = call('GET', b.base .. ':bucket')
+  if not raw then return false end
+  if #raw ~= 16 then return true end
+  local moment, ns = unpack_('>I8d', raw)
+  return moment > b.now or ns ~= ns or ns < 0 or ns > LIMIT.MAX_MS * 1e6
+end
+
 -- How many of the wanted jobs a claim may take now.
 function L.room(b, rules, wanted)
   if rules.max_leased > 0 then wanted = min(wanted, rules.max_leased - b.leased) end

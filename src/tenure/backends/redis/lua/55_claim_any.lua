@@ -39,9 +39,12 @@ function L.claim_in_turn(p, args, t)
     else
       looked[#looked + 1] = b
       b.turn = IN_TURN
-      if b.there and L.rules(b).paused then
+      local rules = b.there and L.rules(b)
+      if rules and rules.paused then
         paused = true
-      elseif b.there then
+      elseif rules and rules.burst > 0 and L.wrong_bucket(b) then
+        t.damaged = t.damaged or {'E', 'corrupt', '', 'the rate of ' .. base .. ' is damaged: run check with repair'}
+      elseif rules then
         local answer = L.claim(b, args)
         if answer[1] ~= 0 or answer[5] == 1 then return answer, base end
         if answer[2] >= 0 and (due < 0 or answer[2] < due) then due = answer[2] end
@@ -60,7 +63,7 @@ end
 -- The shard that served this request, or a claim with this id, before.
 function L.served_before(registry, args)
   local last = args[2] ~= '' and call('GET', registry .. ':l:' .. args[2])
-  if last and unpack_('>I8', last) == tonumber(args[3]) then return sub(last, 17) end
+  if last and unpack_(FORMAT.TIME, last) == tonumber(args[3]) then return sub(last, 17) end
   local base = args[9] ~= '' and call('HGET', registry .. ':claims', args[9])
   return base and call('HEXISTS', base .. ':claims', args[9]) == 1 and base
 end

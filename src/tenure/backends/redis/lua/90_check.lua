@@ -142,11 +142,7 @@ end
 readers.check_bucket = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
-  local raw = call('GET', b.base .. ':bucket')
-  if not raw then return {0} end
-  if #raw ~= 16 then return {1} end
-  local moment, ns = unpack_('>I8d', raw)
-  return {(moment > b.now or ns ~= ns or ns < 0 or ns > LIMIT.MAX_MS * 1e6) and 1 or 0}
+  return {L.wrong_bucket(b) and 1 or 0}
 end
 
 -- Arguments: cursor. Returns the next cursor, then for each faulty lease: id, fault.

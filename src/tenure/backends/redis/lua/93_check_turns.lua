@@ -10,7 +10,7 @@ function L.wrong_with_turn(b, grace)
   if b.turn == IN_TURN and not in_turn then return 'place' end
   local rules = L.rules(b)
   if b.turn == BLOCKED_TURN and not rules.paused and not in_turn then return 'blocked' end
-  local due = not rules.paused and L.next_due(b, rules, grace) or -1
+  local due = not rules.paused and not L.wrong_bucket(b) and L.next_due(b, rules, grace) or -1
   if due < 0 or in_turn then return nil end
   local parked = call('ZSCORE', p.registry .. ':parked', p.name)
   if not parked then return 'none' end
