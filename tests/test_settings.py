@@ -92,6 +92,7 @@ def test_every_setting_has_a_variable():
         "TENURE_STORAGE_REDIS_PREFIX": "p",
         "TENURE_STORAGE_REDIS_GRACE": "5",
         "TENURE_STORAGE_REDIS_PARTITIONS": "4",
+        "TENURE_STORAGE_REDIS_ONE_SLOT": "false",
         "TENURE_STORAGE_REDIS_WAIT_REPLICAS": "1",
         "TENURE_STORAGE_REDIS_WAIT_AOF": "true",
         "TENURE_STORAGE_REDIS_TIMEOUT": "2",

@@ -77,6 +77,8 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prefix: Annotated[str, Meta(min_length=1, max_length=64)] = "tenure"
     #: Partitions of each queue created from now on; with more than one, the order of jobs is approximate.
     partitions: Annotated[int, Meta(ge=1, le=64, extra={"number": True})] = 1
+    #: Whether all queues created from now on share one slot of a cluster, so that `claim_any` works there.
+    one_slot: bool = False
     #: How many replicas must have a write before it is acknowledged (WAIT).
     wait_replicas: Annotated[int, Meta(ge=0, le=16, extra={"number": True})] = 0
     #: Whether the primary must also have written it to disk (WAITAOF).

@@ -14,7 +14,7 @@ from tests.conformance import selection
 pytestmark = pytest.mark.xdist_group("redis")
 
 #: Themes that involve several partitions of a queue.
-THEMES = ("claim", "settle")
+THEMES = ("any_queue", "claim", "settle")
 
 selection.remove(globals(), lambda test: selection.theme_of(test) not in THEMES)
 

@@ -5,6 +5,8 @@
     small ones        groups or tenants with one job each, beside one with very many: when each is served, in shares
     empty queues      the cost that very many of them add to `claim_any`
 
+The same for tenants on Valkey, at a tenth of the sizes.
+
 The short run is in `make test`; `make test-crash` (FAIR=1) runs the large sizes. Each prints its figures (pytest -rP).
 """
 
@@ -22,6 +24,7 @@ import pytest
 import tenure
 from tenure import GroupPolicy, NewJob, Policy
 from tenure.api.claim import Claim
+from tests.backends.redis.servers import Server, running
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if "FAIR" in os.environ else 300)]
 
@@ -39,6 +42,13 @@ EMPTY = 1_000_000 if FULL else 2_000
 def store(tmp_path: Path) -> Iterator[tenure.Store]:
     with tenure.open(f"rocksdb:{tmp_path}/store", durability="os", sweep=False, listen=False) as opened:
         yield opened
+
+
+@pytest.fixture
+def valkey() -> Iterator[tuple[tenure.Store, Server]]:
+    """A store on a Valkey server of its own, which keeps nothing on disk."""
+    with running(Server(appendonly=False)) as server, tenure.open(server.url, sweep=False) as opened:
+        yield opened, server
 
 
 def in_batches(jobs: Sequence[bytes | NewJob], queue: tenure.Queue, size: int = 5_000) -> None:
@@ -110,9 +120,13 @@ def test_weights_are_shares(store: tenure.Store) -> None:
         claim = queue.claim()
         served[claim[0].payload.decode()] += 1
         queue.ack(claim[0])
-    off = {name: served[name] * 7 / (CLAIMS * weight) - 1 for name, weight in weights.items()}
-    print(f"weights 1:2:4 over {CLAIMS:,} claims: {dict(served)}, off by {max(map(abs, off.values())):.2%} at most")
-    assert max(map(abs, off.values())) <= 0.05
+    assert_shares("weights 1:2:4", served, weights)
+
+
+def assert_shares(what: str, served: Counter[str], weights: dict[str, int]) -> None:
+    off = max(abs(served[name] * sum(weights.values()) / (CLAIMS * weight) - 1) for name, weight in weights.items())
+    print(f"{what} over {CLAIMS:,} claims: {dict(served)}, off by {off:.2%} at most")
+    assert off <= 0.05
 
 
 def told(what: str, places: list[float]) -> None:
@@ -144,11 +158,15 @@ def test_small_groups_beside_a_big_one(store: tenure.Store) -> None:
 
 
 def test_small_tenants_beside_a_big_one(store: tenure.Store) -> None:
-    in_batches([b"big"] * BIG, store.queue("all", "big"))
-    for n in range(SMALL):
+    assert_small_tenants_served(store, "", SMALL, BIG)
+
+
+def assert_small_tenants_served(store: tenure.Store, what: str, small: int, big: int) -> None:
+    in_batches([b"big"] * big, store.queue("all", "big"))
+    for n in range(small):
         store.queue("one", f"small{n}").enqueue(b"small")
-    places = places_of(store.claim_any, SMALL, lambda claim: claim[0].payload == b"small")
-    told(f"{SMALL:,} tenants with one job beside one with {BIG:,}", places)
+    places = places_of(store.claim_any, small, lambda claim: claim[0].payload == b"small")
+    told(f"{what}{small:,} tenants with one job beside one with {big:,}", places)
     assert places[-1] <= 2
 
 
@@ -168,10 +186,13 @@ def test_empty_queues_cost_a_claim_from_any_nothing(store: tenure.Store) -> None
     alone = min(measured() for _ in range(3))
     for at in range(0, EMPTY, 1_000):
         store.apply({f"empty{n}": Policy() for n in range(at, at + 1_000)}, "t0")
-    beside = min(measured() for _ in range(3))
+    assert_cost("a claim from any of 100 busy queues", alone, EMPTY, min(measured() for _ in range(3)))
+
+
+def assert_cost(what: str, alone: float, empty: int, beside: float) -> None:
+    """Processor time of a claim, in microseconds, alone and beside empty queues."""
     print(
-        f"a claim from any of 100 busy queues: {alone:.0f} µs of processor time; beside {EMPTY:,} empty ones"
-        f" {beside:.0f} µs, {beside / alone:.2f} ×"
+        f"{what}: {alone:.0f} µs of processor time; beside {empty:,} empty ones {beside:.0f} µs, {beside / alone:.2f} ×"
     )
     if FULL:
         assert beside < alone * 1.3
@@ -201,3 +222,50 @@ def test_a_claim_over_many_named_queues_costs_little_more_than_from_one(store: t
     )
     if FULL:
         assert min(many) < min(one) * 1.5
+
+
+# ── the same on Valkey, at sizes that a server loads in seconds ──────────────────────────────────────────────────────
+
+
+def test_small_tenants_beside_a_big_one_on_valkey(valkey: tuple[tenure.Store, Server]) -> None:
+    store, _ = valkey
+    assert_small_tenants_served(store, "Valkey: ", *((SMALL // 10, BIG // 10) if FULL else (SMALL, BIG)))
+
+
+def test_weights_of_tenants_are_shares_on_valkey(valkey: tuple[tenure.Store, Server]) -> None:
+    store, _ = valkey
+    weights = {"one": 1, "two": 2, "four": 4}
+    for name in weights:
+        in_batches([name.encode()] * (CLAIMS * 4 // 7 + 10), store.queue("q", name))
+    served: Counter[str] = Counter()
+    for _ in range(CLAIMS):
+        claim = store.claim_any(weights=weights)
+        served[claim[0].payload.decode()] += 1
+        claim.queue.ack(claim[0])
+    assert_shares("Valkey: weights 1:2:4", served, weights)
+
+
+def test_empty_queues_cost_a_claim_from_any_nothing_on_valkey(valkey: tuple[tenure.Store, Server]) -> None:
+    store, server = valkey
+    empty, claims = (EMPTY // 10, 1_000) if FULL else (1_000, 200)
+    busy = [store.queue(f"busy{n}", f"t{n}") for n in range(100)]
+
+    def used() -> int:
+        """Microseconds that the server has spent in Tenure's functions."""
+        return int(server.client().info("commandstats")["cmdstat_fcall"]["usec"])
+
+    def measured() -> float:
+        for queue in busy:
+            queue.enqueue_many([b"x"] * (claims // 100))
+        before = used()
+        held = [store.claim_any() for _ in range(claims)]
+        spent = used() - before
+        for claim in held:
+            claim.queue.ack(claim[0])
+        return spent / claims
+
+    measured()
+    alone = min(measured() for _ in range(3))
+    for at in range(0, empty, 1_000):
+        store.apply({f"empty{n}": Policy() for n in range(at, at + 1_000)}, f"t{at // 1_000 % 100}")
+    assert_cost("Valkey: a claim from any of 100 busy queues", alone, empty, min(measured() for _ in range(3)))

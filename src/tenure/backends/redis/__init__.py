@@ -7,6 +7,6 @@ library         the Lua files joined and named         constants       values sh
 records         bytes that Lua and clients write       cursor_seal     cursors that only the store can read
 shards          queues and their partitions            filters         Bloom filters of this process
 notifications   waiters, and what wakes them           watch_source    the same for a server's callers
-produce consume queries admin journal restore check    the verbs
+produce consume claim_any queries admin journal restore check    the verbs
 core            what every verb needs                  backend         the contract, on all of these
 """

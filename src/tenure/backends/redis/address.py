@@ -23,7 +23,7 @@ Kind = Literal["server", "unix", "cluster", "sentinel"]
 _QUOTED = "write '@' in a password as %40, '/' as %2F, '?' as %3F, '#' as %23, '[' as %5B and '%' as %25"
 #: The options allowed after the `?`, named as the settings.
 OPTIONS = (
-    "prefix", "partitions", "wait_replicas", "wait_aof", "ca_file", "cert_file", "key_file", "timeout", "patience",
+    "prefix", "partitions", "one_slot", "wait_replicas", "wait_aof", "ca_file", "cert_file", "key_file", "timeout", "patience",
     "bloom_keys", "bloom_ghosts", "bloom_cleanup", "bloom_capacity", "bloom_keys_capacity", "bloom_ghosts_capacity",
     "bloom_cleanup_capacity", "bloom_rate", "bloom_rotation",
 )  # fmt: skip

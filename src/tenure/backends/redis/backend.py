@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tenure.backends.redis import admin, consume, journal, produce, queries, restore, schedules, steps
+from tenure.backends.redis import admin, claim_any, consume, journal, produce, queries, restore, schedules, steps
 from tenure.backends.redis import check as checking
 from tenure.backends.redis.core import Core, RememberingCore
 from tenure.backends.redis.groups import list_groups
@@ -112,8 +112,9 @@ class RedisBackend(NetworkServing):
     def claim_any(
         self, request: ClaimRequest, among: AnyQueues, cancel: threading.Event | None = None
     ) -> Leased | None:
-        # Queues are in different slots: no single step can see whose turn it is.
-        raise InvalidArgument("a Redis store does not claim from any queue: name the queues, with store.claim([...])")
+        if not self.traits.any_queue:
+            raise InvalidArgument(claim_any.REFUSED)
+        return claim_any.claim_any(self._core, request, among, cancel)
 
     def watch(self, topics: Sequence[Topic], wait_ms: int, notify: Callable[[], None]) -> Watch:
         return self._watches.watch(topics, wait_ms, notify)

@@ -65,6 +65,15 @@ _GROUPS = {
 }
 
 
+_TURNS = {
+    "tenant": "its queues are in turn, and its tenant is not",
+    "place": "its counters say that it is in turn, and it is not",
+    "blocked": "it is held back, and not paused",
+    "none": "it has work, and no turn",
+    "late": "it has work before its turn comes",
+}
+
+
 class _Found(NamedTuple):
     finding: Finding
     #: The repair step: (action, id, argument); None if nothing can be repaired.
@@ -161,6 +170,7 @@ def _find_problems(core: Core, survey: _Survey, repair: bool) -> bool:
     _indexes(core, survey, before)
     _leases(core, survey, before)
     _remembered(core, survey)
+    _turn(core, survey)
     _counters(survey, before)
     groups = _groups(core, survey)
     after = _numbers(core, survey.shard)
@@ -318,6 +328,13 @@ def _remembered(core: Core, survey: _Survey) -> None:
         survey.add("damaged", "the state of its rate cannot be read", None, ("bucket", NO_ID, b""))
 
 
+def _turn(core: Core, survey: _Survey) -> None:
+    """Check that `claim_any` finds the queue."""
+    wrong = core.commands.call(survey.shard.base, "check_turn", core.grace_ms)[0].decode()
+    if wrong:
+        survey.add("turn", _TURNS[wrong], None, ("turn", NO_ID, b""))
+
+
 def _counters(survey: _Survey, numbers: dict[str, int]) -> None:
     for name in ("waiting", "leased", "done", "dead"):
         if numbers[name] != numbers["is_" + name]:
@@ -359,6 +376,7 @@ _DONE = {
     "rebuild": "its state was rebuilt from its last event",
     "leases": "leases were recounted",
     "groups": "groups were recounted",
+    "turn": "it has its turn again",
     "counters": "recounted",
     "note": "the note was removed",
     "forget": "it was forgotten",

@@ -16,7 +16,7 @@ import redis
 from redis import exceptions as driver
 
 from tenure.backends.redis.connections import take_connection
-from tenure.backends.redis.library import library
+from tenure.backends.redis.library import Library, library
 from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.request_lanes import RequestLanes
 from tenure.backends.redis.topology import Topology
@@ -45,8 +45,7 @@ class Commands:
         scripts: bool = False,
     ) -> None:
         self._topology = topology
-        self._library = library()
-        self._functions = {verb: self._library.function(verb) for verb in self._library.verbs | self._library.readers}
+        self._use(library())
         self._patience = patience
         self._confirm: tuple[Arg, ...] | None = None
         if wait_aof:
@@ -181,8 +180,16 @@ class Commands:
 
     # ── the library ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def prepare(self) -> str | None:
-        """Load the library on every primary. If a server refuses functions, switch to scripts and return the reason."""
+    def _use(self, chosen: Library) -> None:
+        self._library = chosen
+        self._functions = {verb: chosen.function(verb) for verb in chosen.verbs | chosen.readers}
+
+    def prepare(self, any_queue: bool) -> str | None:
+        """Load the library on every primary. If a server refuses functions, switch to scripts and return the reason.
+
+        `any_queue`: the server is not part of a cluster, so that one step reaches the keys of all queues.
+        """
+        self._use(library(any_queue))
         for node in self._topology.primaries():
             try:
                 self.load(node)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenure.backends.redis.constants import OUTCOMES, VERDICTS
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.handover import ack_and_enqueue
+from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.records import DELIVERY, SETTLE, decode_body, encode_progress, encode_result
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import AlreadySettled, Corrupt, InvalidArgument, LeaseLost, TenureError
@@ -24,7 +25,7 @@ LARGE_RESULTS = 64 * 1024
 # ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Attempt:
+class Attempt:
     """The result of one attempt on some queues: a lease, or when something becomes due."""
 
     __slots__ = ("due", "leased", "now")
@@ -44,24 +45,28 @@ def claim(
     attempt = _try_once(core, names, request, lease)
     if attempt.leased is not None or not request.wait_ms:
         return attempt.leased
-    return _wait(core, names, request, lease, cancel)
+    return wait_in_line(core, names, request.wait_ms, lambda: _try_once(core, names, request, lease), cancel)
 
 
-def _wait(
-    core: Core, names: Sequence[QueueName], request: ClaimRequest, lease: bytes, cancel: threading.Event | None
+def wait_in_line(
+    core: Core,
+    names: Sequence[QueueName],
+    wait_ms: int,
+    try_once: Callable[[], Attempt],
+    cancel: threading.Event | None,
 ) -> Leased | None:
-    deadline = core.clock.steady_ms() + request.wait_ms
+    """Try at each notification of these queues (or of ANY_QUEUE) until there is a job or the time is up."""
+    deadline = core.clock.steady_ms() + wait_ms
     notifications = core.notifications
     waiter = notifications.waiters.join(names)
     try:
         for name in names:
-            for shard in core.shards.find_or_register(name).shards:
-                notifications.subscribe(shard.base, name)
+            core.listen(name)
         while not (cancel is not None and cancel.is_set()):
             waiter.signal.clear()
             for name in names:  # without a planned look, anything that becomes due wakes the first waiter
                 notifications.plans.pop(name, None)
-            attempt = _try_once(core, names, request, lease)
+            attempt = try_once()
             left = deadline - core.clock.steady_ms()
             if attempt.leased is not None or left <= 0:
                 return attempt.leased
@@ -80,8 +85,8 @@ def _wait(
         notifications.waiters.leave(waiter)
 
 
-def _try_once(core: Core, names: Sequence[QueueName], request: ClaimRequest, lease: bytes) -> _Attempt:
-    attempt = _Attempt()
+def _try_once(core: Core, names: Sequence[QueueName], request: ClaimRequest, lease: bytes) -> Attempt:
+    attempt = Attempt()
     damaged: Corrupt | None = None
     for name in names if request.id is None else _queue_that_served(core, names, request.id):
         try:
@@ -118,7 +123,7 @@ def _shards(core: Core, queue: RegisteredQueue, request: ClaimRequest, claim_id:
     return core.shards.rotated(queue.shards)
 
 
-def _claim_from(core: Core, name: QueueName, request: ClaimRequest, lease: bytes, attempt: _Attempt) -> bool:
+def _claim_from(core: Core, name: QueueName, request: ClaimRequest, lease: bytes, attempt: Attempt) -> bool:
     queue = core.shards.find(name)
     if queue is None:
         return False
@@ -135,7 +140,7 @@ def _claim_from(core: Core, name: QueueName, request: ClaimRequest, lease: bytes
                 if due >= 0:
                     attempt.due[name] = min(due, attempt.due.get(name, due))
                 break
-            leased = _leased(core, shard, reply)
+            leased = leased_jobs(core, shard, reply)
             if leased is not None:
                 attempt.leased = leased
                 return True
@@ -145,11 +150,20 @@ def _claim_from(core: Core, name: QueueName, request: ClaimRequest, lease: bytes
 
 
 def _claim_step(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, claim_id: bytes) -> list[Any]:
+    return claimed(core.commands.call(shard.base, "claim", *claim_arguments(core, request, lease, claim_id)))
+
+
+def claim_arguments(core: Core, request: ClaimRequest, lease: bytes, claim_id: bytes) -> tuple[Arg, ...]:
+    """The arguments of a claim; `claim_id` is the digest of the claim's id."""
     request_digest = digest(repr((request.limit, request.lease_ms, request.worker, request.max_bytes)).encode())
-    reply = core.commands.call(
-        shard.base, "claim", lease, request.limit, request.lease_ms or 0, request.max_bytes or 0, request.worker,
-        claim_id, request_digest, random.random(), core.inspect_limit, core.grace_ms,
+    return (
+        lease, request.limit, request.lease_ms or 0, request.max_bytes or 0, request.worker, claim_id, request_digest,
+        random.random(), core.inspect_limit, core.grace_ms,
     )  # fmt: skip
+
+
+def claimed(reply: list[Any]) -> list[Any]:
+    """A claim's answer. Raises for a repeated claim that is refused."""
     if reply[0] == b"E":
         if reply[1] == b"lost":
             raise LeaseLost(detail="the claim with this id has expired")
@@ -157,7 +171,7 @@ def _claim_step(core: Core, shard: Shard, request: ClaimRequest, lease: bytes, c
     return reply
 
 
-def _leased(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
+def leased_jobs(core: Core, shard: Shard, reply: list[Any]) -> Leased | None:
     """Build the lease with its deliveries; None if none of its jobs can be read."""
     _, until, rows, *bodies, lease = reply
     deliveries = []

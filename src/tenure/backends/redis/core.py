@@ -16,6 +16,7 @@ from tenure.backends.redis.shards import Shard, Shards
 from tenure.clock import Clock, ManualClock, SystemClock
 from tenure.errors import InvalidArgument
 from tenure.model.ids import IdSource
+from tenure.model.names import ANY_QUEUE, QueueName
 from tenure.storage.keyspace import digest
 
 #: How many expired leases and unusable rows one claim inspects (`storage.inspect_limit`).
@@ -31,13 +32,14 @@ class Core:
         clock: Clock,
         inspect_limit: int = INSPECT_LIMIT,
         grace_ms: int = 0,
+        one_slot: bool = False,
     ) -> None:
         self.commands = commands
         self.inspect_limit = inspect_limit
         #: Milliseconds after its expiry before a lease is taken over (`storage.redis.grace`).
         self.grace_ms = grace_ms
         self.clock = clock
-        self.shards = Shards(commands, prefix, partitions)
+        self.shards = Shards(commands, prefix, partitions, one_slot)
         self.notifications = Notifications(commands, clock)
         self.ids = IdSource()
         self.filters = Filters()
@@ -69,6 +71,14 @@ class Core:
                 raw = self.commands.plain(key, "GET", key)
             self._seal = CursorSeal(raw)
         return self._seal
+
+    def listen(self, name: QueueName) -> None:
+        """Subscribe to the changes of a queue; ANY_QUEUE: to those of the turns of queues."""
+        if name == ANY_QUEUE:
+            self.notifications.subscribe(self.shards.registry + b":turns", name)
+            return
+        for shard in self.shards.find_or_register(name).shards:
+            self.notifications.subscribe(shard.base, name)
 
     def now_ms(self) -> int:
         return int(self.commands.call(self.shards.registry, "now")[0])

@@ -13,7 +13,7 @@ from tenure.backends.redis.constants import preamble
 #: Verbs that a full server (`maxmemory`) still runs: they free memory, end work in progress, or let workers claim jobs
 #: to end them. What they add (a journal row, a lease) is small compared with what they free.
 WHEN_FULL = frozenset({
-    "bind_request", "cancel", "claim", "count_chunk", "delete_queue", "discard", "events", "extend", "finish_write", "forget_consumer",
+    "bind_request", "cancel", "claim", "claim_any", "count_chunk", "delete_queue", "discard", "events", "extend", "finish_write", "forget_consumer", "index_queues",
     "pause_schedule", "progress", "purge", "remember", "remove_schedule", "retire", "set_aside", "set_paused", "settle", "sweep", "sweep_registry",
 })  # fmt: skip
 
@@ -44,10 +44,12 @@ class Library(NamedTuple):
 
 
 @cache
-def library() -> Library:
+def library(any_queue: bool = True) -> Library:
+    """The library. `any_queue`: one step reaches the keys of all queues, so that verbs keep the index for `claim_any`."""
     folder = resources.files(__package__).joinpath("lua")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".lua")), key=lambda f: f.name)
-    body = "\n".join([preamble(), *(f.read_text("utf-8") for f in files)])
+    switch = f"local ANY_QUEUE = {str(any_queue).lower()}"
+    body = "\n".join([preamble(), switch, *(f.read_text("utf-8") for f in files)])
     verbs = frozenset(re.findall(r"^verbs\.(\w+) =", body, re.MULTILINE))
     readers = frozenset(re.findall(r"^readers\.(\w+) =", body, re.MULTILINE))
     name = "tenure_" + hashlib.sha256((body + ",".join(sorted(WHEN_FULL))).encode()).hexdigest()[:12]

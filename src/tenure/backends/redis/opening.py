@@ -34,6 +34,10 @@ def open_redis(
     chosen = settings.with_options(address.options, address.shown)
     if not _PREFIX.match(chosen.prefix):
         raise SettingsError(f"storage.redis.prefix = {chosen.prefix!r}: 1 to 64 of letters, digits, '.', '_' and '-'")
+    if chosen.one_slot and chosen.partitions > 1:
+        raise SettingsError(
+            "storage.redis.one_slot puts a queue into one slot, and storage.redis.partitions into several"
+        )
     remarks: list[str] = []
     try:
         commands = Commands(
@@ -49,11 +53,16 @@ def open_redis(
         raise OpenError(f"{address.shown}: {exc}") from exc
     try:
         durability = _examine(commands, remarks)
-        refused = commands.prepare()
+        cluster = _in_cluster(commands)
+        refused = commands.prepare(not cluster)
         if refused is not None:
             remarks.append(f"the server takes no functions from us, and is sent scripts instead: {refused}")
-        core = Core(commands, chosen.prefix, chosen.partitions, clock, inspect_limit, round(1000 * chosen.grace))
+        core = Core(
+            commands, chosen.prefix, chosen.partitions, clock, inspect_limit, round(1000 * chosen.grace), chosen.one_slot
+        )  # fmt: skip
         _claim_format(core, address.shown)
+        if cluster and chosen.one_slot:
+            remarks += _elsewhere(core)
         core.filters = _filters(chosen, clock)
     except (Unavailable, OpenError) as exc:
         commands.close()
@@ -75,7 +84,7 @@ def open_redis(
         value_bytes=ATOMIC_BYTES,
         journal="queue",
         quotas=False,
-        any_queue=False,
+        any_queue=not cluster or chosen.one_slot,
         flows="queue" if chosen.partitions == 1 else "partition",
         grace_ms=round(1000 * chosen.grace),
     )
@@ -131,6 +140,18 @@ def _examine(commands: Commands, remarks: list[str]) -> Durability:
     return least
 
 
+def _in_cluster(commands: Commands) -> bool:
+    """Whether the servers form a cluster, also one of a single node: a step then reaches the keys of one slot."""
+    return any("cluster_enabled:1" in _text(info) for info in commands.on_primaries("INFO", "cluster"))
+
+
+def _elsewhere(core: Core) -> list[str]:
+    others = [str(queue.name) for queue in core.shards.queues() if not queue.in_registry_slot]
+    if not others:
+        return []
+    return [f"claim_any does not serve {len(others)} queues that were created without one_slot, such as {others[0]}"]
+
+
 def _configs(commands: Commands, remarks: list[str]) -> list[dict[str, str]]:
     try:
         found = commands.on_primaries("CONFIG", "GET", "maxmemory-policy", "appendonly", "appendfsync")
@@ -171,6 +192,7 @@ def _claim_format(core: Core, shown: str) -> None:
     if raw is None:
         core.commands.plain(key, "SET", key, f"tenure {FORMAT}", "NX")
         core.cursor_seal()  # create the key now: a server that is full later would not accept it
+        core.commands.plain(key, "SET", core.shards.registry + b":indexed", "1")  # every queue will have its place
     elif raw not in (f"tenure {FORMAT}".encode(), f"leasehold {FORMAT}".encode()):  # the project's former name
         raise FormatError(f"{shown} holds {raw.decode('utf-8', 'replace')!r}, and this Tenure reads format {FORMAT}")
 

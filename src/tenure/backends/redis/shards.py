@@ -1,7 +1,8 @@
 """Queues and their shards: a queue has one shard for each of its partitions.
 
 All keys of a shard share a hash tag, so it lives in one slot of a cluster, and each verb on it is one step there. Names
-contain neither `/` nor braces, so they can be joined. A job's last byte is its partition.
+contain neither `/` nor braces, so they can be joined. A job's last byte is its partition. Queues created with
+`one_slot` have their keys in the registry's slot.
 """
 
 from __future__ import annotations
@@ -29,6 +30,15 @@ class RegisteredQueue(NamedTuple):
     number: int
     shards: tuple[Shard, ...]
 
+    @property
+    def in_registry_slot(self) -> bool:
+        return b":{registry}:q:" in self.shards[0].base
+
+    @property
+    def placement(self) -> str:
+        """As in the registry's row: the number of partitions, and 1 if its keys are in the registry's slot."""
+        return f"{len(self.shards)} 1" if self.in_registry_slot else f"{len(self.shards)}"
+
     def shard_of(self, job: bytes) -> Shard:
         return self.shards[job[15] % len(self.shards)]
 
@@ -44,8 +54,9 @@ class Packed(NamedTuple):
 
 
 class Shards:
-    def __init__(self, commands: Commands, prefix: str, partitions: int) -> None:
+    def __init__(self, commands: Commands, prefix: str, partitions: int, one_slot: bool = False) -> None:
         self._commands = commands
+        self._one_slot = one_slot
         self._prefix = prefix
         self._partitions = partitions
         self.registry = f"{prefix}:{{registry}}".encode()
@@ -65,7 +76,7 @@ class Shards:
         """Return the queue, registering it with a new number if needed."""
         found = self._known.get(name)
         if found is None:
-            reply = self._commands.call(self.registry, "register", _joined(name), self._partitions)
+            reply = self._commands.call(self.registry, "register", _joined(name), self._placement())
             found = self._learn(name, reply[0])
         return found
 
@@ -77,12 +88,21 @@ class Shards:
         # A failover may lose the newest names while their queues live on other nodes: register the known ones again.
         for queue in self._known.keys() - {queue.name for queue in found}:
             lost = self._known[queue]
-            self._commands.plain(names, "HSETNX", names, _joined(queue), f"{lost.number} {len(lost.shards)}")
+            self._commands.plain(names, "HSETNX", names, _joined(queue), f"{lost.number} {lost.placement}")
             found.append(lost)
         return sorted((q for q in found if tenant is None or q.name.tenant == tenant), key=lambda q: q.name)
 
     def shards(self) -> list[Shard]:
         return [shard for queue in self.queues() for shard in queue.shards]
+
+    def _placement(self) -> str:
+        return "1 1" if self._one_slot else f"{self._partitions}"
+
+    def at(self, base: bytes) -> Shard:
+        """Return the shard with this base."""
+        joined = base[len(self.registry) + 3 :] if b":{registry}:q:" in base else base[base.index(b"{") + 1 : -1]
+        name = QueueName(*joined.decode().split("/")[:2])
+        return next(shard for shard in self.find_or_register(name).shards if shard.base == base)
 
     def rotated(self, shards: Sequence[Shard]) -> Sequence[Shard]:
         """Return the shards, starting one further with each call."""
@@ -92,15 +112,14 @@ class Shards:
         return (*shards[first:], *shards[:first])
 
     def _learn(self, name: QueueName, raw: bytes) -> RegisteredQueue:
-        number, partitions = (int(part) for part in raw.split())
-        if partitions == 1:
-            tags = [f"{name.tenant}/{name.queue}"]
+        number, partitions, *one_slot = (int(part) for part in raw.split())
+        if one_slot:
+            bases = [self.registry + f":q:{_joined(name)}".encode()]
+        elif partitions == 1:
+            bases = [f"{self._prefix}:{{{_joined(name)}}}".encode()]
         else:
-            tags = [f"{name.tenant}/{name.queue}/{n}" for n in range(partitions)]
-        shards = tuple(
-            Shard(f"{self._prefix}:{{{tag}}}".encode(), name, n, number * MAX_PARTITIONS + n)
-            for n, tag in enumerate(tags)
-        )
+            bases = [f"{self._prefix}:{{{_joined(name)}/{n}}}".encode() for n in range(partitions)]
+        shards = tuple(Shard(base, name, n, number * MAX_PARTITIONS + n) for n, base in enumerate(bases))
         found = self._known[name] = RegisteredQueue(name, number, shards)
         return found
 

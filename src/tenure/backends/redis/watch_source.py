@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tenure.backends.redis.core import Core
 from tenure.backends.redis.journal import subscribe_to_all
 from tenure.backends.redis.notifications import NEVER, POLL_SECONDS
-from tenure.model.names import JobName, QueueName
+from tenure.model.names import ANY_QUEUE, JobName, QueueName
 
 
 class RedisWatchSource:
@@ -23,8 +23,7 @@ class RedisWatchSource:
         core = self._core
         for topic in topics:
             if isinstance(topic, QueueName):
-                for shard in core.shards.find_or_register(topic).shards:
-                    core.notifications.subscribe(shard.base, topic)
+                core.listen(topic)
             elif isinstance(topic, JobName):
                 core.notifications.subscribe(
                     core.shards.find_or_register(topic.queue).shard_of(topic.job).base, topic.queue
@@ -40,8 +39,7 @@ class RedisWatchSource:
             plan = NEVER
             # without a planned look, anything that becomes due wakes the first waiter
             core.notifications.plans.pop(name, None)
-            for shard in core.shards.find_or_register(name).shards:
-                due, now = core.commands.call(shard.base, "due", core.grace_ms)
+            for due, now in self._due(name):
                 if due >= 0:
                     plan = min(plan, due)
                     left = self.now_ms() + due - now
@@ -49,6 +47,15 @@ class RedisWatchSource:
             # A step that makes something due sooner than this wakes the first waiter.
             core.notifications.plans[name] = plan
         return first
+
+    def _due(self, name: QueueName) -> Iterator[tuple[int, int]]:
+        """When each shard of a queue has something due (-1: never), and the server's time."""
+        commands, shards = self._core.commands, self._core.shards
+        if name == ANY_QUEUE:
+            yield tuple(commands.call(shards.registry, "any_due"))
+            return
+        for shard in shards.find_or_register(name).shards:
+            yield tuple(commands.call(shard.base, "due", self._core.grace_ms))
 
     def poll_s(self, journal: bool) -> float | None:
         return POLL_SECONDS

@@ -1,7 +1,8 @@
 -- Tenure on Redis and Valkey: every verb is one function, which Redis runs atomically.
 --
 -- A shard is a queue, or one partition of it; all its keys share the hash tag in KEYS[1], the shard's base:
--- <prefix>:{tenant/queue} or <prefix>:{tenant/queue/partition}. Ids are 16 raw bytes, times milliseconds.
+-- <prefix>:{tenant/queue}, <prefix>:{tenant/queue/partition}, or <prefix>:{registry}:q:tenant/queue (one_slot).
+-- Ids are 16 raw bytes, times milliseconds.
 --
 --   :books      string   counters, journal position, last stored time, last id (L.COUNTERS, 20_step.lua), sealed
 --   :rules      string   paused, then the policy as numbers (FORMAT.RULES)
@@ -46,7 +47,15 @@
 --
 --   :format     string   "tenure 1"
 --   :cursorkey  string   the key that seals the journal's cursors (cursor_seal.py)
---   :names      hash     tenant/queue -> number, partitions       :next  string  the last number given
+--   :names      hash     tenant/queue -> number, partitions, 1 if it is in this slot
+--   :next       string   the last number given
+--   :turns      zset     tenants that have a queue in turn, by virtual time (49_queue_turns.lua)
+--   :turns:<tenant> zset its queues in turn, by virtual time
+--   :parked     zset     tenant/queue without a job for claim_any before a moment, by that moment
+--   :places:<tenant> hash  queue that is parked or paused -> its virtual time; '' -> that of the tenant's last in turn
+--   :indexed    string   "1": every queue with work has its place in these
+--   :claims     hash     digest of the id of a claim_any -> the shard that served it
+--   :claimdue   zset     digest of the id of a claim_any by when it is deleted
 --   :requests   hash     digest of a request's id -> digest of its verb and arguments
 --   :requestdue zset     digest of a request's id by when it is deleted
 --   :schedules  set      tenants that have schedules
@@ -54,7 +63,8 @@
 --   :write:<id> hash     a staged write: id, manifest, chunk, jobs, duplicates, finished, begun, until, keep
 --   :writedue   zset     a staged write's digest by when it is deleted
 --
--- Channels: a shard's base (WOKEN: how many waiters to wake, the next due time, ended jobs), and the registry's.
+-- Channels: a shard's base (WOKEN: how many waiters to wake, the next due time, ended jobs), the registry's, and its
+-- :turns (for callers that wait in claim_any).
 --
 -- Redis does not roll back a function that fails. So every verb first reads and decides, and then only writes.
 

@@ -1,6 +1,7 @@
 -- ── the common part of every verb: its time, events and counters; L.begin reads them, L.finish writes them ───────────
 
--- commit events time id_time id_seq tiers waiting leased done dead enqueued removed. Only Lua reads this record.
+-- commit events time id_time id_seq tiers waiting leased done dead enqueued removed. Only Lua reads this record. Above
+-- the bits of the tiers (L.TURN_UNIT) is the state of the queue's place among the turns (49_queue_turns.lua).
 L.COUNTERS = '>I8I8I8I8I8I8I8I8I8I8I8I8'
 L.COUNTERS_BYTES = 96
 
@@ -26,11 +27,12 @@ function L.begin(keys, args)
     if not b.damaged then
       b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers, b.waiting, b.leased, b.done, b.dead, b.enqueued,
         b.removed = unpack_(L.COUNTERS, row)
+      b.turn, b.tiers = floor(b.tiers / L.TURN_UNIT), b.tiers % L.TURN_UNIT
       b.there = true
     end
   end
   if not b.there then
-    b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers = 0, 0, 0, 0, 0, 0
+    b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers, b.turn = 0, 0, 0, 0, 0, 0, 0
     b.waiting, b.leased, b.done, b.dead, b.enqueued, b.removed = 0, 0, 0, 0, 0, 0
   end
   if b.damaged then
@@ -114,8 +116,8 @@ function L.close_row(b)
 end
 
 function L.counters_row(b)
-  local row = pack(L.COUNTERS, b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers, b.waiting, b.leased, b.done,
-    b.dead, b.enqueued, b.removed)
+  local row = pack(L.COUNTERS, b.commit, b.events, b.time, b.id_time, b.id_seq, b.tiers + b.turn * L.TURN_UNIT, b.waiting,
+    b.leased, b.done, b.dead, b.enqueued, b.removed)
   return row .. L.seal('', row)
 end
 
@@ -128,7 +130,9 @@ function L.finish(b, reply)
   -- Settled jobs make room for claims that wait at a limit.
   if b.leased < b.held_before and b.rules_row and L.rules(b).limited then
     b.wake = max(b.wake, b.held_before - b.leased)
+    L.has_work(b, b.now)
   end
+  L.offer_queue(b)
   for i, row in ipairs(b.rows) do call('XADD', base .. ':journal', string.format("%.0f-0", b.commit + i), 'e', row) end
   b.commit = b.commit + #b.rows
   b.time = b.now

@@ -69,6 +69,7 @@ function L.enqueue_alike(b, args, prefix, tail, priority, flags, max_attempts, d
   L.bulk('ZADD', b.base .. ':t' .. priority, tier)
   b.tiers = L.with(b.tiers, 2 ^ priority)
   b.wake = delay > 0 and LIMIT.WAKE_ALL or count
+  L.has_work(b, visible)
 end
 
 -- Arguments: text of the queue's creation, its first rules, 4 random bytes, partition, number of jobs,
@@ -166,6 +167,7 @@ function L.enqueue(b, args, flow)
         if not tier then tier = {} tiers[at] = tier end
         n = #tier
         tier[n + 1], tier[n + 2] = visible, id
+        L.has_work(b, visible)
         if group then L.group_waits(b, group, id, priority, visible) end
       end
       if ttl > 0 then ttls[#ttls + 1] = s.due ttls[#ttls + 1] = id end

@@ -54,6 +54,7 @@ function L.wait(b, id, s)
   local tier = L.tier(s)
   call('ZADD', b.base .. ':t' .. tier, s.visible, id)
   b.tiers = L.with(b.tiers, 2 ^ tier)
+  L.has_work(b, s.visible)
   if tier ~= s.priority then
     local name = L.group_name(b, id)
     if name then L.group_waits(b, name, id, s.priority, s.visible) end
@@ -214,6 +215,7 @@ function L.flush_group(b, name, c, found)
     end
     g.at_limit = 0
     b.wake = b.wake + 1
+    L.has_work(b, b.now)
   end
   if rules.burst > 0 then
     if c.taken > 0 then g.ns, g.moment = L.group_taken_ns(b, g) + c.taken * rules.interval, b.now end
@@ -300,6 +302,7 @@ function L.set_group_rules(b, args, from)
   if call('EXISTS', b.base .. ':groups') == 1 then
     call('ZADD', b.base .. ':parked', 0, char(L.REVISE))
     b.wake = LIMIT.WAKE_ALL
+    L.lift(b)
   end
 end
 

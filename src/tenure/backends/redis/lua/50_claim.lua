@@ -35,6 +35,15 @@ function L.taken_ns(b)
   return max(0, (moment - b.now) * 1e6 + ns)
 end
 
+-- Whether the rate's bucket is invalid.
+function L.wrong_bucket(b)
+  local raw = call('GET', b.base .. ':bucket')
+  if not raw then return false end
+  if #raw ~= 16 then return true end
+  local moment, ns = unpack_('>I8d', raw)
+  return moment > b.now or ns ~= ns or ns < 0 or ns > LIMIT.MAX_MS * 1e6
+end
+
 -- How many of the wanted jobs a claim may take now.
 function L.room(b, rules, wanted)
   if rules.max_leased > 0 then wanted = min(wanted, rules.max_leased - b.leased) end
@@ -213,6 +222,10 @@ end
 verbs.claim = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
+  return L.claim(b, args)
+end
+
+function L.claim(b, args)
   if not b.there then return {0, -1, b.now, '', 0} end
   local base, lease, claim = b.base, args[4], args[9]
   if claim ~= '' then
@@ -256,6 +269,7 @@ verbs.claim = function(keys, args)
   if rules.limited then L.take(b, rules, #ids) end
   b.waiting, b.leased = b.waiting - #ids, b.leased + #ids
   b.plan = untils
+  if b.turn == NO_TURN then L.has_work(b, untils + grace) end -- a store that was written without an index of queues
   L.finish(b, {})
   return L.delivered(b, lease, untils, ids, t.rows)
 end

@@ -13,7 +13,10 @@ verbs.configure = function(keys, args)
     if old.burst ~= new.burst or old.interval ~= new.interval then
       call('DEL', b.base .. ':bucket') -- it depends on the old rate: the bucket starts full
     end
-    if old.limited then b.wake = LIMIT.WAKE_ALL end
+    if old.limited then
+      b.wake = LIMIT.WAKE_ALL
+      L.lift(b)
+    end
     b.rules_row, b.new_rules = char(paused) .. sub(args[6], 2), true
     L.event(b, CHANGE.QUEUE_CONFIGURED, NO_ID, nil, {text = args[7]})
     call('SET', b.base .. ':policy', args[7])
@@ -31,7 +34,10 @@ verbs.set_paused = function(keys, args)
   if byte(b.rules_row) ~= paused then
     b.rules_row, b.new_rules = char(paused) .. sub(b.rules_row, 2), true
     L.event(b, paused == 1 and CHANGE.QUEUE_PAUSED or CHANGE.QUEUE_RESUMED, NO_ID, nil)
-    if paused == 0 then b.wake = LIMIT.WAKE_ALL end
+    if paused == 0 then
+      b.wake = LIMIT.WAKE_ALL
+      L.lift(b)
+    end
   end
   return L.finish(b, {1})
 end
@@ -53,7 +59,8 @@ verbs.delete_queue = function(keys, args)
   return L.finish(b, {1, 0, 0, 0, 0})
 end
 
--- Arguments: name, partitions. Returns the queue's number and number of partitions, which are assigned once.
+-- Arguments: name, placement (partitions, and " 1" for the registry's slot). Returns the queue's number and placement,
+-- which are assigned once.
 verbs.register = function(keys, args)
   local names = keys[1] .. ':names'
   local found = call('HGET', names, args[4])

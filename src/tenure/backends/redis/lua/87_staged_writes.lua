@@ -91,5 +91,6 @@ verbs.sweep_registry = function(keys, args)
     call('ZREM', base .. ':requestdue', digest)
     requests = requests + call('HDEL', base .. ':requests', digest)
   end
+  L.forget_any_claims(base, now)
   return {writes, requests, (#due == LIMIT.BATCH and writes > 0 or #late == LIMIT.BATCH) and 1 or 0}
 end

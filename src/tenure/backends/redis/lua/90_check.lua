@@ -142,11 +142,7 @@ end
 readers.check_bucket = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
-  local raw = call('GET', b.base .. ':bucket')
-  if not raw then return {0} end
-  if #raw ~= 16 then return {1} end
-  local moment, ns = unpack_('>I8d', raw)
-  return {(moment > b.now or ns ~= ns or ns < 0 or ns > LIMIT.MAX_MS * 1e6) and 1 or 0}
+  return {L.wrong_bucket(b) and 1 or 0}
 end
 
 -- Arguments: cursor. Returns the next cursor, then for each faulty lease: id, fault.
@@ -233,7 +229,8 @@ function L.repair_leases(b)
 end
 
 -- Repairs that do not concern a lease.
-L.WITHOUT_LEASES = {orphan = true, groups = true, note = true, bucket = true, forget = true, due = true}
+L.WITHOUT_LEASES = {orphan = true, groups = true, note = true, bucket = true, forget = true, due = true,
+  turn = true}
 
 -- Arguments: fault, id, reference of the job's last event (0: unknown), its new state ('' or FORMAT.STATE).
 verbs.repair = function(keys, args)
@@ -292,6 +289,7 @@ verbs.repair = function(keys, args)
   if not L.WITHOUT_LEASES[what] then L.repair_leases(b) end
   L.recount(b)
   L.recount_groups(b)
+  L.repair_turn(b)
   return L.finish(b, {1})
 end
 
@@ -299,7 +297,7 @@ end
 verbs.repair_counters = function(keys, args)
   local base = keys[1]
   local last = call('XREVRANGE', base .. ':journal', '+', '-', 'COUNT', 1)[1]
-  local b = {base = base, commit = 0, events = 0, time = 0, id_time = 0, id_seq = 0, enqueued = 0, removed = 0}
+  local b = {base = base, commit = 0, events = 0, time = 0, id_time = 0, id_seq = 0, turn = NO_TURN, enqueued = 0, removed = 0}
   if last then
     local _, time, first, count = unpack_(FORMAT.ROW, last[2][2], SEAL + 1)
     b.commit, b.events, b.time, b.id_time = L.commit_of(last), first + count - 1, time, time + 1
