@@ -1,4 +1,4 @@
-"""The command line in this process, on a RocksDB store of the test's own."""
+"""The command line in this process, on a RocksDB store of each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell is told: commands, options, and the queues of the store."""
+"""Shell completion: commands, options, and the queues of the store."""
 
 from __future__ import annotations
 

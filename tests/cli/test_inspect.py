@@ -1,4 +1,4 @@
-"""get, list, dead, upcoming, counts, queues, timeline, events: and that looking changes nothing."""
+"""get, list, dead, upcoming, counts, queues, timeline, events: they change nothing."""
 
 from __future__ import annotations
 

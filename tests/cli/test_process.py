@@ -261,7 +261,7 @@ def test_a_server_whose_port_is_taken_makes_no_store(tmp_path: Path, args: tuple
 
 
 @pytest.mark.parametrize("args", [("--capnp", "unix:./x"), ("--bind", "nonsense"), ("--tls-cert", "nosuch.pem")])
-def test_a_server_that_is_told_nonsense_makes_no_store(tmp_path: Path, args: tuple[str, ...]):
+def test_a_server_with_invalid_arguments_makes_no_store(tmp_path: Path, args: tuple[str, ...]):
     ran = subprocess.run([*TENURE, "serve", *args], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2, ran.stderr
     assert not (tmp_path / "data").exists()

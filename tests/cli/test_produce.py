@@ -74,7 +74,7 @@ def test_no_lines_are_no_jobs(shell: Shell):
     assert ran.out.startswith("enqueued 0 jobs in ")
 
 
-def test_a_refused_batch_says_where_to_go_on(shell: Shell, monkeypatch: pytest.MonkeyPatch):
+def test_a_refused_batch_says_from_which_line_to_continue(shell: Shell, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(produce, "BATCH_JOBS", 10)
     shell("configure", "bulk", "--max-waiting", "15")
     ran = shell("enqueue", "bulk", "--lines", "-", stdin="".join(f"{n}\n" for n in range(30)))

@@ -1,4 +1,4 @@
-"""A real Chromium, driven by Playwright, on a server of the test's own.
+"""A real Chromium, driven by Playwright, on a server of the test.
 
 Debian's Chromium is used (`make setup` installs it where it may); without one the browser tests are skipped, and say so.
 """

@@ -1,4 +1,4 @@
-"""What the pages ask for, over HTTP: who may see what, sign-in by a cookie, what is bounded, and what is refused."""
+"""The dashboard's views over HTTP: permissions, sign-in by a cookie, limits and refusals."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_jobs_are_searched_by_id_key_error_and_time():
         assert found("id=nonsense") == []
 
 
-def test_lists_go_on_by_cursor_and_searches_are_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_lists_continue_by_cursor_and_searches_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jobs, "SEARCHED", 200)
     with running() as server:
         queue = server.store.queue("emails", tenant="acme")
@@ -380,7 +380,7 @@ def test_a_flow_is_laid_out_from_any_of_its_jobs():
             assert server.ask("GET", f"/ui/flow?queue=site&id={id}", None, who).status == 404
 
 
-def test_a_large_flow_is_told_in_numbers():
+def test_a_large_flow_is_shown_as_numbers():
     with running() as server:
         queue = server.store.queue("work", tenant="acme")
         names = [f"p{n}" for n in range(400)]

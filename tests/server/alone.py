@@ -1,4 +1,4 @@
-"""A test that runs in a process of its own: what other tests left in this one must not decide it."""
+"""Runs a test in a separate process, so that it does not depend on what other tests left in this one."""
 
 from __future__ import annotations
 

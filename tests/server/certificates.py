@@ -1,4 +1,4 @@
-"""A certificate authority of a test's own."""
+"""A certificate authority for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Certificates(NamedTuple):
 
 
 def certificates(folder: Path, host: str = "localhost") -> Certificates:
-    """For `host` and 127.0.0.1, signed by an authority that nobody else trusts."""
+    """A certificate for `host` and 127.0.0.1, signed by the test's authority."""
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "An authority of the tests")])
     names = x509.SubjectAlternativeName([x509.DNSName(host), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])

@@ -1,4 +1,4 @@
-"""A server of a test's own, in this process, on a real socket."""
+"""A server in the test's process, on a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one answer may cost: bytes, rows looked through, and nothing of other tenants' jobs."""
+"""Limits of one response: its bytes, the rows that are read for it, and no jobs of other tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation has an example, which the server takes as it stands, but for ids of the reader's own."""
+"""Every operation has an example, and the server accepts it unchanged except for ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is beside the operations: probes, numbers, the document and its page."""
+"""The routes that are not operations: probes, metrics, the OpenAPI document and its page."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_numbers_for_everyone_where_that_is_asked_for():
         ("GET", "/v1/not-there", 401, "unauthenticated"),
     ],
 )
-def test_what_is_not_there_is_told_in_the_one_shape(method: str, path: str, status: int, code: str, served: Running):
+def test_an_unknown_route_is_answered_with_a_problem(method: str, path: str, status: int, code: str, served: Running):
     answer = served.ask(method, path, None, {})
     assert answer.headers["content-type"] == "application/problem+json"
     found = json.loads(answer.body)

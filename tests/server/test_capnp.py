@@ -1,4 +1,4 @@
-"""The Cap'n Proto door, asked by a real client over a real socket."""
+"""The Cap'n Proto server, called by a real client over a real socket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ACME = bearer("acme", "produce consume")
 
 
 def talk(served: Running, conversation: Callable[[Any], Awaitable[None]]) -> None:
-    """A connection, and what is said on it."""
+    """A connection, with the bytes that were sent and received on it."""
 
     async def connected() -> None:
         stream = await capnp.AsyncIoStream.create_connection("127.0.0.1", served.capnp_port)
@@ -342,7 +342,7 @@ def test_a_session_ends_with_its_token(served: Running, queue: tenure.Queue):
     talk(served, conversation)
 
 
-def test_what_cannot_be_is_told_without_a_trace(served: Running, queue: tenure.Queue):
+def test_impossible_arguments_are_errors_without_a_traceback(served: Running, queue: tenure.Queue):
     async def conversation(door: Any) -> None:
         here = await entered(door, queue.name.queue)
         session = (await door.login(token=ACME)).session

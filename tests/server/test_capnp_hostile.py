@@ -1,4 +1,4 @@
-"""Cap'n Proto under hostile callers: handles come back, memory is not given before login, nothing stays for ever."""
+"""Cap'n Proto with hostile callers: file handles are freed, no memory is reserved before login, connections end."""
 
 from __future__ import annotations
 

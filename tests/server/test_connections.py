@@ -1,4 +1,4 @@
-"""Connections that get nowhere are closed, and there are never more than the process has handles for."""
+"""Connections that make no progress are closed; their number stays below the process's limit of file handles."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_a_body_that_comes_in_time_is_taken(server: Running):
         assert steady.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-def test_an_answer_that_nobody_reads_ends(server: Running):
-    """A caller asks for megabytes and takes none of it: the server keeps no handle for it."""
+def test_a_response_that_the_caller_does_not_read_is_ended(server: Running):
+    """A caller requests megabytes and reads nothing: the server closes its connection."""
     for _ in range(8):
         server.ask("POST", "/v1/queues/large/jobs", b'{"text": "' + b"x" * 4_000_000 + b'"}', token("acme", "produce"))
     bearer = token("acme", "consume")["Authorization"]
@@ -121,7 +121,7 @@ def test_a_waiting_claim_is_no_idle_connection(server: Running):
 
 
 def test_silent_connections_do_not_shut_out_callers(server: Running):
-    """Twice as many as there may be: the oldest silent ones make room, whoever asks is answered."""
+    """Twice as many connections as allowed: the oldest idle ones are closed, and requests are answered."""
     crowd = [connect(server) for _ in range(40)]
     try:
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""A client's token: shown, renewed out of its file, and never shown to anybody else."""
+"""A client's token: sent to the server, read again from its file, and never sent to another host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short forms that programs use: payloads alone, claims in columns, many settled alike. They say the same as the long ones."""
+"""Short forms of requests: payloads alone, claims in columns, many jobs settled alike. They equal the long forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server keeps to itself, what it writes down, and what it refuses so that it can go on."""
+"""Hardening: what responses leave out, what the audit log records, and what is refused when resources are short."""
 
 from __future__ import annotations
 

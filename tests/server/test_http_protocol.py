@@ -1,4 +1,4 @@
-"""Heads that are too large, too slow or none, said to uvicorn over a real socket."""
+"""Request heads that are too large, too slow or missing, sent to uvicorn over a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each limit by its setting: what is within it passes, what is past it is a problem of its own, and nothing is done."""
+"""Each limit of the settings: a request within it passes; one above it gets its own error, and writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim whose answer was lost until its lease had ended."""
+"""A claim whose response was lost, repeated after its lease has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server shows a scraper: queues, jobs moved, errors, waits."""
+"""The metrics of a server: queues, jobs moved, errors, waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tenant may take, through the server: 429 with Retry-After, and nothing is done."""
+"""Quotas of a tenant over HTTP: 429 with Retry-After, and nothing is written."""
 
 from __future__ import annotations
 

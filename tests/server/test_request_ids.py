@@ -29,7 +29,7 @@ def claim(server: Running, queue: str, who: dict[str, str]) -> dict[str, object]
     return found
 
 
-def test_a_known_id_gives_nobody_another_operations_answer():
+def test_a_known_request_id_does_not_return_another_operations_response():
     """At e286b7d a produce-only token that knew the id of a claim got its payload and receipt."""
     with running() as server:
         server.store.queue("secrets", tenant="acme").enqueue(b"a secret")
@@ -40,7 +40,7 @@ def test_a_known_id_gives_nobody_another_operations_answer():
         assert json.loads(asked.body)["id"]
 
 
-def test_a_known_id_gives_nobody_another_queues_answer():
+def test_a_known_request_id_does_not_return_another_queues_response():
     with running() as server:
         server.store.queue("secrets", tenant="acme").enqueue(b"a secret")
         server.store.queue("other", tenant="acme").enqueue(b"other")

@@ -1,4 +1,4 @@
-"""A caller without the scope is refused before its body is read: it cannot make the server hold one."""
+"""A caller without the scope is refused before its body is read, so it cannot fill the server's memory."""
 
 from __future__ import annotations
 

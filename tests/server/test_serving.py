@@ -1,4 +1,4 @@
-"""`tenure serve` as a process: its log, its numbers, its refusals, and that no secret ever leaves it."""
+"""`tenure serve` as a process: its log, its metrics, its errors; no secret appears in any of them."""
 
 from __future__ import annotations
 

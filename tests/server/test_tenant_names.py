@@ -1,4 +1,4 @@
-"""Tenants by the names that identity providers give them, through every way a name travels."""
+"""Tenant names as identity providers write them, in every place where a request carries a name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""https by certificate files, and clients that look whom they talk to."""
+"""https with certificate files, and clients that verify the server's certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that wait, through the server: what they cost, and what is left when they end."""
+"""Requests that wait, over HTTP: what they cost, and what remains after they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers under test: waiting for conditions, and no settings but the test's."""
+"""Helpers for tests of workers: waiting for conditions, and an environment without other settings."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_what_cannot_be_sent_is_named(encoding):
         codec.encode_call((1,), {"b": {"deep": [lambda: 0]}})
 
 
-def test_a_wrong_type_is_told_of_at_once(encoding):
+def test_a_wrong_type_raises_at_the_call(encoding):
     codec = Codec(rich, "t.rich", encoding)
     good: tuple[Any, ...] = (dt.datetime.now(dt.UTC), b"", Point(1), Order(uuid.uuid4(), Decimal(1)), Colour.RED, {})
     codec.encode_call(good, {})

@@ -1,4 +1,4 @@
-"""Every way a handler can end is settled, in every pool, and costs neither a slot nor the worker."""
+"""However a handler ends, in every pool, its job is settled, and neither a slot nor the worker is lost."""
 
 from __future__ import annotations
 

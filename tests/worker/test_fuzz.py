@@ -1,4 +1,4 @@
-"""Fuzzed payloads through every decoder and every pool: none is an accident. FUZZ=100000 for the long run."""
+"""Fuzzed payloads in every decoder and every pool: none raises an unexpected error. FUZZ=100000 for the long run."""
 
 from __future__ import annotations
 

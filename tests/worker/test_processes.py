@@ -123,7 +123,7 @@ def test_children_do_not_outlive_a_killed_worker(trace, tmp_path, monkeypatch):
         apps.app.use("memory:")
 
 
-def test_an_app_that_cannot_be_imported_is_told_of():
+def test_an_app_that_cannot_be_imported_is_reported():
     app = App("memory:")
 
     @app.task

@@ -88,7 +88,7 @@ def test_a_schedule_is_replaced_only_when_asked(app, clock):
     assert {job.payload for job in app.store.queue("notes").list("ready")} == {kept.payload}
 
 
-def test_ticks_that_nobody_ran_are_skipped_or_caught_up(app, clock):
+def test_missed_ticks_are_skipped_or_caught_up(app, clock):
     note = app.tasks["note"]
     app.schedules.add("skip", note.s("skip"), every=600)
     app.schedules.add("all", note.s("all"), every=600, missed="catch_up")

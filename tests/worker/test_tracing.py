@@ -1,4 +1,4 @@
-"""OpenTelemetry: a call's trace goes on in its handler, in every pool; without the library there is nothing."""
+"""OpenTelemetry: a call's trace continues in its handler, in every pool; without the library nothing is traced."""
 
 from __future__ import annotations
 
