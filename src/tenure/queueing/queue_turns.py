@@ -132,7 +132,7 @@ class QueueTurns:
         for scope in tenants:
             sub = tenant_sub(scope)
             if turns.place(tx, sub) is None:
-                moves.append((sub, None, turns.activated(None, turns.virtual_time(tx, sub.scope))))
+                moves.append((sub, None, turns.activated(turns.virtual_time(tx, sub.scope))))
         for sub, before, after in moves:
             turns.move(tx, sub, before, after)
 
@@ -156,4 +156,4 @@ def _placed(
         return turns.parked(before or TurnRecord(Status.PARKED, 0, 0, name), at_ms)
     if sub.scope not in times:
         times[sub.scope] = turns.virtual_time(unit.tx, sub.scope)
-    return turns.activated(before, times[sub.scope], name)
+    return turns.activated(times[sub.scope], name)

@@ -5,7 +5,8 @@
     place    its row: when it is served next
 
 A sub-queue's virtual time grows by what it was given, divided by its weight; the one with the least is next. One that was
-idle starts at the virtual time of the one that is next, so that it saves up no turns. A place has one of three states:
+idle starts at the virtual time of the one that is next, so that it saves up no turns; so does one that was PARKED or
+BLOCKED and comes back. A place has one of three states:
 
     ACTIVE   it may have work, and stands in the order of virtual time
     PARKED   it has none before a moment: a row in the order of time brings it back
@@ -123,11 +124,13 @@ def arrived(now: int, weight: float) -> TurnRecord:
     return TurnRecord(int(Status.ACTIVE), 0, now + round(ONE_JOB / weight) - 1)
 
 
-def activated(before: TurnRecord | None, now: int, name: bytes = b"") -> TurnRecord:
-    """A place from which it is served in turn. `now` is the scope's virtual time: nobody starts before it."""
-    if before is None:
-        return TurnRecord(Status.ACTIVE, 0, now, name)
-    return before._replace(status=int(Status.ACTIVE), at_ms=0, virtual_time=max(before.virtual_time, now))
+def activated(now: int, name: bytes = b"") -> TurnRecord:
+    """A place from which it is served in turn, for a sub-queue that is new or comes back. `now`: the scope's virtual time.
+
+    A virtual time that a PARKED or BLOCKED place has does not count. It lost its turn when that came, so it owes nothing
+    to the others. And the scope's time starts again at 0 when none is ACTIVE: measured by that, it would owe everything.
+    """
+    return TurnRecord(int(Status.ACTIVE), 0, now, name)
 
 
 def parked(before: TurnRecord, at_ms: int) -> TurnRecord:

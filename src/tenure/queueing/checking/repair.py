@@ -134,7 +134,7 @@ def _offer_turn(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) 
     sub = queue_sub(queue)
     place, tenant = turns.place(unit.tx, sub), tenant_sub(sub.scope)
     if place is not None and turns.place(unit.tx, tenant) is None:
-        turns.move(unit.tx, tenant, None, turns.activated(None, turns.virtual_time(unit.tx, tenant.scope)))
+        turns.move(unit.tx, tenant, None, turns.activated(turns.virtual_time(unit.tx, tenant.scope)))
     elif place is None:
         unit.offer(Offer(queue, unit.now))
     return "gave it a place among those that take turns"

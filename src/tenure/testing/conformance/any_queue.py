@@ -145,6 +145,21 @@ def test_paused_limited_and_later_queues_are_passed_and_come_back(anywhere: Stor
     assert anywhere.claim_any().queue.name == limited.name
 
 
+def test_a_queue_that_comes_back_has_its_share_though_it_was_served_alone_before(anywhere: Store) -> None:
+    """All others came while it was paused, and the order of turns had begun anew."""
+    paused, other = anywhere.queue("paused"), anywhere.queue("other")
+    paused.enqueue_many([b"x"] * 100)
+    for _ in range(60):
+        assert anywhere.claim_any(lease=3600)
+    paused.pause()
+    assert not anywhere.claim_any(lease=3600)
+    other.enqueue_many([b"y"] * 100)
+    assert anywhere.claim_any(lease=3600).queue.name == other.name
+    paused.resume()
+    served = Counter(anywhere.claim_any(lease=3600).queue.name.queue for _ in range(40))
+    assert abs(served["paused"] - 20) <= 1
+
+
 def test_expired_leases_released_and_replayed_jobs_come_back(anywhere: Store, clock: ManualClock) -> None:
     queue = anywhere.queue("q")
     queue.configure(Policy(max_attempts=2))
