@@ -29,8 +29,9 @@ _FEW = 7
 #: Segments a reader remembers: one that reads states and payloads side by side may be a few thousand jobs ahead in one
 #: of them.
 _REMEMBERED = 256
-#: Of each generation of `RecentSegments`: how many, and how many bytes of ids and payloads.
-_RECENT, _RECENT_BYTES = 1_024, 8 << 20
+#: Of each generation of `RecentSegments`: how many names (two for each that was enqueued, one for each that was leased),
+#: and how many bytes of ids and payloads.
+_RECENT_NAMES, _RECENT_BYTES = 4_096, 8 << 20
 
 
 class RecentSegments:
@@ -46,7 +47,7 @@ class RecentSegments:
         #: By first job, and by mark: the segment's key.
         self._young_names: dict[bytes, bytes] = {}
         self._old_names: dict[bytes, bytes] = {}
-        self._count = self._bytes = 0
+        self._bytes = 0
 
     def get(self, key: bytes) -> StoredSegment | None:
         """The segment of this key."""
@@ -63,11 +64,10 @@ class RecentSegments:
     def put(self, segment: StoredSegment) -> None:
         key, state = segment.key, segment.state
         self.delete(key)
-        self._count += 1
         self._bytes += segment.body.size_bytes
-        if self._count > _RECENT or self._bytes > _RECENT_BYTES:
+        if len(self._young_names) > _RECENT_NAMES or self._bytes > _RECENT_BYTES:
             self._old, self._old_names = self._young, self._young_names
-            self._young, self._young_names, self._count, self._bytes = {}, {}, 1, segment.body.size_bytes
+            self._young, self._young_names, self._bytes = {}, {}, segment.body.size_bytes
         # By name only the key: a segment that is deleted is freed at once.
         names = self._young_names
         names[segment.prefix + state.first_job] = key
@@ -84,7 +84,7 @@ class RecentSegments:
 
     def clear(self) -> None:
         self._young, self._old, self._young_names, self._old_names = {}, {}, {}, {}
-        self._count = self._bytes = 0
+        self._bytes = 0
 
 
 class SegmentedReader:

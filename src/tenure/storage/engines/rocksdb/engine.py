@@ -165,9 +165,13 @@ class RocksEngine:
             return fn(self._reader)
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
-        return self.under_lock(partial(self._snapshot_now, range(len(NAMES)) if spaces is None else spaces))
+        # A snapshot of everything, which `check` reads, uses no memory: it compares the database itself.
+        use_heads = spaces is not None
+        return self.under_lock(
+            partial(self._snapshot_now, range(len(NAMES)) if spaces is None else spaces, use_heads=use_heads)
+        )
 
-    def _snapshot_now(self, spaces: Sequence[Space]) -> Snapshot:
+    def _snapshot_now(self, spaces: Sequence[Space], *, use_heads: bool) -> Snapshot:
         """Requires: the writer's lock is held."""
         iterators: dict[Space, Any] = {}
         points: dict[Space, Any] = {}
@@ -176,7 +180,7 @@ class RocksEngine:
             iterators[space] = self._tables[space].iter()
             # The driver's snapshot is right for single keys, and does not walk over tombstones as a seek does.
             points[space] = self._tables[space].snapshot()
-        snapshot = RocksSnapshot(iterators, points, self._memory.fronts_now(spaces))
+        snapshot = RocksSnapshot(iterators, points, self._memory.fronts_now(spaces if use_heads else ()))
         self._snapshots.add(snapshot)
         return snapshot
 
