@@ -12,7 +12,7 @@ import tenure
 from tenure import ManualClock, NewJob, Policy, Store
 from tenure.errors import Corrupt, LeaseLost, QueueNotEmpty
 from tenure.model.lease import Proof, Settle
-from tenure.queueing import admin, queue_deletion, sweep
+from tenure.queueing import admin, sweep
 from tenure.queueing.checking import look
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import CLAIMS, DUE, JOBS, LEASE_JOBS, LEASES, READY, REQUESTS, STATE, TURNS, Due
@@ -255,7 +255,7 @@ def enqueue_behind_purges(store: Store, monkeypatch: pytest.MonkeyPatch, times: 
             store.queue("work").enqueue(b"late")
         return removed
 
-    monkeypatch.setattr(queue_deletion.admin, "purge", racing)
+    monkeypatch.setattr(admin, "purge", racing)
 
 
 def test_a_queue_that_gets_jobs_while_it_is_deleted_is_deleted_all_the_same(
@@ -287,7 +287,7 @@ def test_a_job_that_is_done_while_its_queue_is_deleted_keeps_it(store: Store, mo
         queue.ack(queue.claim()[0])
         return removed
 
-    monkeypatch.setattr(queue_deletion.admin, "purge", racing)
+    monkeypatch.setattr(admin, "purge", racing)
     with pytest.raises(QueueNotEmpty) as told:
         store.delete_queue("work")
     assert "1 done" in str(told.value)
@@ -350,6 +350,7 @@ def test_a_repeated_request_whose_answer_lost_a_part_is_reported_and_not_done_ag
 def test_a_lost_due_row_of_a_lease_is_told(store: Store) -> None:
     store.queue("work").enqueue(b"x")
     claim = store.queue("work").claim(lease=60)
+    assert claim.lease is not None
     record = records.decode_lease(dict(rows(store, LEASES))[keyspace.of_queue(1, claim.lease)], claim.lease)
     delete(store, DUE, keyspace.due(Due.LEASE, record.expires_at_ms, 1, claim.lease))
     assert [fault.mend for fault in look(core_of(store)).faults] == ["put_row"]

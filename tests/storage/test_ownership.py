@@ -109,7 +109,8 @@ def test_a_folder_whose_owner_file_is_removed_while_it_is_locked_is_locked_again
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process removed the file between opening and locking it: a lock on it would exclude nobody."""
-    lock, removed = Folder._lock, []
+    lock = Folder._lock
+    removed: list[bool] = []
 
     def racing(self: Folder, fd: int, shared: bool) -> bool:
         if not removed:
