@@ -20,13 +20,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def trial(home, commits, seconds):
-    """One whole trial, at that many commits in that many seconds."""
+    """Make one trial, of syncs with that many commits each so many seconds. Returns the home core after it."""
     for _ in range(home_core._TRIAL):
         home.synced(commits, seconds)
-
-
-def kept_on(home):
-    """The home core; a function, because a type checker believes that it stays as it was."""
     return home.core
 
 
@@ -129,29 +125,21 @@ def test_a_few_callers_wait_on_any_core():
 
 def test_the_faster_way_is_kept_and_the_other_tried_again():
     home = HomeCore()
-    trial(home, 8, 0.002)
-    assert home.core is not None, "the home core is tried"
-    trial(home, 8, 0.001)
-    for _ in range(home_core._KEPT - 1):
-        assert home.core is not None, "it was faster"
-        trial(home, 8, 0.001)
-    trial(home, 8, 0.001)
-    assert kept_on(home) is None, "the other way is tried again"
-    trial(home, 8, 0.0005)
+    assert trial(home, 8, 0.002) is not None, "the home core is tried"
     for _ in range(home_core._KEPT):
-        assert home.core is None, "this time it was faster"
-        trial(home, 8, 0.0005)
-    assert home.core is not None
+        assert trial(home, 8, 0.001) is not None, "it was faster"
+    assert trial(home, 8, 0.001) is None, "the other way is tried again"
+    for _ in range(home_core._KEPT):
+        assert trial(home, 8, 0.0005) is None, "this time it was faster"
+    assert trial(home, 8, 0.0005) is not None
 
 
 def test_pauses_of_the_callers_do_not_count():
     home = HomeCore()
-    trial(home, 8, 60.0)
-    assert kept_on(home) is None, "no trial has ended"
+    assert trial(home, 8, 60.0) is None, "no trial has ended"
     trial(home, 8, 0.001)
     home.synced(8, 60.0)
-    trial(home, 8, 0.002)
-    assert kept_on(home) is None, "without a home core commits were faster: the pause was not counted"
+    assert trial(home, 8, 0.002) is None, "without a home core commits were twice as fast, if the pause is not counted"
 
 
 def test_eight_threads_try_both_ways_and_keep_their_cores():
