@@ -19,6 +19,7 @@ A thread that must not wait (an event loop) runs its verbs with `deferring`, and
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -161,9 +162,14 @@ class GroupCommit:
             home.enter(cores)
             self._wait(version, gather)
         finally:
-            home.leave(cores)
+            # Here and not in a function: the interpreter runs signal handlers (Ctrl-C) where a function begins.
+            try:  # noqa: SIM105
+                os.sched_setaffinity(0, cores)
+            except OSError:  # the process lost all of them meanwhile: the kernel has given the thread others
+                pass
 
     def _wait(self, version: int, gather: bool) -> None:
+        """As `wait`, on the cores that this thread has now."""
         while self._durable < version:
             if self._failed is not None:
                 raise Unavailable(f"the commit is not known to be durable: {self._failed}")

@@ -48,7 +48,7 @@ class HomeCore:
         self._left = 0
 
     def synced(self, commits: int, seconds: float) -> None:
-        """A sync has covered the `commits` of several callers, `seconds` after the sync before. One thread at a time calls this."""
+        """A sync has covered the `commits` of several callers, `seconds` after the one before. The leader calls this."""
         if seconds > _IDLE or self._current_core is None:
             return
         self._syncs += 1
@@ -72,16 +72,11 @@ class HomeCore:
             self.core = self._current_core() if wanted else None
 
     def enter(self, cores: Collection[int]) -> None:
-        """Restrict the calling thread to the home core, if that is one of its `cores`. It must `leave` with the same ones."""
+        """Restrict the calling thread to the home core, if that is one of its `cores`. It must give itself those back."""
         home = self.core
         if home is not None and home in cores:
             with suppress(OSError):  # not permitted, or the process lost this core meanwhile
                 os.sched_setaffinity(0, (home,))
-
-    def leave(self, cores: Collection[int]) -> None:
-        """Give the calling thread its own cores back."""
-        with suppress(OSError):  # the process lost all of them meanwhile: the kernel has given the thread others
-            os.sched_setaffinity(0, cores)
 
 
 def own_cores() -> Collection[int]:
