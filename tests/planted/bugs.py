@@ -71,7 +71,7 @@ BUGS = (
     Bug("removed jobs are not counted", "queueing/removal.py", "unit.count(queue, Counter.REMOVED, 1)", "pass"),
     Bug("one delivery more than max_attempts", "model/retry.py", "if attempt >= max_attempts:", "if attempt > max_attempts:"),
     Bug("time goes back with the caller's clock", "queueing/unit_of_work.py",
-        "self.now = now_ms if now_ms > time_ms else time_ms", "self.now = now_ms"),
+        "now_ms if now_ms > time_ms else time_ms", "now_ms"),
     Bug("a store that is opened again believes the calendar", "queueing/store_time.py",
         "offset = max(wall, last_time(tx) + 1) - steady", "offset = wall - steady"),
     Bug("a repeated request is done again", "queueing/outcomes.py",

@@ -50,12 +50,13 @@ class Transaction(Changes):
     #: The row of the journal that must be durable before the caller is answered; None: this transaction's own. A claim
     #: sets it (`grant`): it waits for what made its jobs ready, and its own row is durable soon. Engines may wait longer.
     answers_after: int | None = None
+    # What few transactions have is set when it is needed.
+    ranges = on_written = ()
 
     def __init__(self, reader: Reader, next_commit: int) -> None:
         self.writes = []
         self.adds = {}
         self.journal = []
-        self.ranges = self.on_written = ()
         self.reader = reader
         #: The number of the first row that this transaction appends to the journal.
         self.next_commit = next_commit

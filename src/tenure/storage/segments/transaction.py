@@ -162,6 +162,7 @@ class SegmentedTransaction(Transaction):
     #: The queue that `_worthwhile` was asked about last, and its answer.
     _asked_for = b""
     _is_worthwhile = False
+    _work: _Work | None = None
 
     def __init__(self, memory: SegmentMemory, reader: Reader, next_commit: int) -> None:
         """Requires: the writer's lock is held."""
@@ -169,7 +170,6 @@ class SegmentedTransaction(Transaction):
         self.memory = memory
         #: Whether there may be segments.
         self._there = memory.there
-        self._work: _Work | None = None
         if memory.there:
             self._stored = set()
             self.reader = self._segments = SegmentedReader(reader, True, memory.recent, self._stored)
