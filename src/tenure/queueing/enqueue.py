@@ -180,19 +180,19 @@ class Batch(msgspec.Struct):
             _put_rows(unit, queue, requests, ids, self.moments, duplicates, links)
         else:
             _put_parts(unit, queue, requests, ids, self.parts)
-        added = len(ids) - len(duplicates)
+        added = len(ids) - len(duplicates) if duplicates else len(ids)
         if added:
-            blocked = sum([link.open > 0 for link in links.values()]) if links else 0
             adds, counters = unit.tx.adds, queue.counters
             waiting, enqueued = counters[_WAITING_COUNT], counters[_ENQUEUED_COUNT]
-            adds[waiting] = adds.get(waiting, 0) + added - blocked
+            adds[waiting] = adds.get(waiting, 0) + added
             adds[enqueued] = adds.get(enqueued, 0) + added
-            if blocked:
+            if links and (blocked := sum([link.open > 0 for link in links.values()])):
+                adds[waiting] -= blocked
                 unit.tx.add(counters[Counter.BLOCKED], blocked)
         if self.keyed:
             fresh = [Holding(key, ids[at], payload) for at, key, payload in self.keyed if at not in duplicates]
             hold_keys(unit, queue, fresh)
-        if len(ids) > 1 and not duplicates:
+        if not duplicates:
             return list(map(Enqueued, map(bytes.hex, ids)))
         return [
             Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
@@ -333,16 +333,16 @@ def _put_rows(
     links: Mapping[int, Link],
 ) -> None:
     """The rows and the event of each job that is not there yet."""
-    now, number, prefix, heads, writes = unit.now, queue.number, queue.prefix, queue.enqueued, unit.tx.writes
-    latest, earliest, used, ref = now, NEVER, 0, 0
+    now, writes = unit.now, unit.tx.writes
+    number, prefix, heads, most = queue.number, queue.prefix, queue.enqueued, queue.max_attempts
+    latest, earliest, used, ref, link = now, NEVER, 0, 0, None
     for index, request in enumerate(requests):
         if not index % EVENTS_A_ROW:
             ref = unit.begin_events(min(len(ids) - index, EVENTS_A_ROW))
         if index in duplicates:
             continue
-        job, payload, priority, group = ids[index], request.payload, request.priority, request.group
-        attempts = request.max_attempts or queue.max_attempts
-        visible = now + request.delay_ms if request.at_ms is None else max(now, moments[index])
+        payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, _, _, group = request
+        visible = now + delay_ms if at_ms is None else max(now, moments[index])
         if visible > latest:
             latest = visible
         if visible < earliest:
@@ -351,10 +351,12 @@ def _put_rows(
             if index:
                 unit.in_use(number, used)
             used = priority
-        row, ready_row = prefix + job, pack_ready(number, 9 - priority, visible, job)
-        head, kind, flags, due_at, link = heads[priority], _WAITING, 0, 0, links.get(index) if links else None
-        named = request.key is not None or group is not None
-        if not named and request.ttl_ms is None and request.headers is None and len(payload) <= PART_BYTES:
+        job = ids[index]
+        row, ready_row, attempts = prefix + job, pack_ready(number, 9 - priority, visible, job), attempts or most
+        head, kind, flags, due_at = heads[priority], _WAITING, 0, 0
+        if links:
+            link = links.get(index)
+        if key is group is ttl_ms is headers is None and len(payload) <= PART_BYTES:
             body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)

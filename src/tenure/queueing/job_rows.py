@@ -38,12 +38,13 @@ def read_states(reader: Reader, prefix: bytes, jobs: Sequence[bytes]) -> Sequenc
 def read_ready(reader: Reader, prefix: bytes, keys: Sequence[bytes]) -> Iterable[JobRows]:
     """The jobs of these ready rows of one queue. A missing row in `jobs` is damage."""
     if len(keys) == 1:
-        job = keys[0][READY_JOB]
-        state = read_state(reader, prefix, job)
+        (key,) = keys
+        job = key[READY_JOB]
+        row, get = prefix + job, reader.get
         try:
-            return ((keys[0], job, state, job_or_damage(reader.get(JOBS, prefix + job), job)),)
-        except Corrupt as exc:
-            return ((keys[0], job, state, Corrupt(exc.detail, job.hex())),)
+            return ((key, job, state_or_damage(get(STATE, row), job), job_or_damage(get(JOBS, row), job)),)
+        except Corrupt:  # the engine cannot read one of them: `get_each` tells which
+            pass
     jobs = [key[READY_JOB] for key in keys]
     rows = [prefix + job for job in jobs]
     states = decode_states(get_each(reader, STATE, rows), jobs)

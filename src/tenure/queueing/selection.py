@@ -67,8 +67,7 @@ def select(
     Ends early, with `stopped` set, when `inspect` rows were skipped: jobs past their ttl, rows without a job, damage.
     With `spread` > 1 it reads `spread` times as many rows as it needs, and takes neighbours at a random position.
     """
-    found, reader = Selection(), unit.tx.reader
-    wanted = request.limit
+    found, reader, wanted = Selection(), unit.tx.reader, request.limit
     for tier in tiers:
         begin, end = after if after > tier else tier, tier + until
         while begin < end:
@@ -80,13 +79,12 @@ def select(
             if len(keys) > wanted:
                 at = wanted * random.randrange(len(keys) // wanted)
                 keys = keys[at : at + wanted]
-            whole = len(keys) == wanted
             if not read_rows(unit, queue, request.max_bytes, keys, found, inspect):
                 return found
-            wanted = request.limit - len(found.jobs)
+            short, wanted = len(keys) < wanted, request.limit - len(found.jobs)
             if not wanted:
                 return found
-            if not whole:
+            if short:
                 break
             begin = keys[-1] + b"\0"
     return found

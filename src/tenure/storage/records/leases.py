@@ -53,12 +53,14 @@ def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
 
 
 _LEASE_JOB = Struct(">16sQ")
+_pack_lease_job = Struct(">B16sQ").pack
 _pack_token = Struct(">Q").pack
 
 
 def encode_lease_jobs(jobs: Sequence[bytes], tokens: Sequence[int]) -> bytes:
     if len(jobs) == 1:
-        return seal(V1_BYTE + jobs[0] + _pack_token(tokens[0]))
+        body = _pack_lease_job(V1, jobs[0], tokens[0])
+        return body + pack_crc(crc32(body))
     if jobs and tokens.count(tokens[0]) == len(tokens):
         token = _pack_token(tokens[0])  # as in most claims: no Python code runs for each job
         return seal(b"".join((V1_BYTE, token.join(jobs), token)))
