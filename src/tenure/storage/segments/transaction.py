@@ -166,8 +166,9 @@ class SegmentedTransaction(Transaction):
 
     def __init__(self, memory: SegmentMemory, reader: Reader, next_commit: int) -> None:
         """Requires: the writer's lock is held."""
-        Transaction.__init__(self, reader, next_commit)
-        self.memory = memory
+        # As the base class does, without a call in each transaction.
+        self.writes, self.adds, self.journal = [], {}, []
+        self.reader, self.next_commit, self.memory = reader, next_commit, memory
         #: Whether there may be segments.
         self._there = memory.there
         if memory.there:
