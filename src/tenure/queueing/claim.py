@@ -288,7 +288,7 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     """The next jobs: as they are stored together, if that is how they can be handed out, else row by row."""
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
-    tiers = core.priorities.of(tx, queue)
+    tiers = core.priorities.prefixes.get(queue.number) or core.priorities.of(tx, queue)
     if request.limit > 1 and (fewer := tx.at_most(request.limit)) < request.limit:
         request = replace(request, limit=fewer)
     if queue.grouped:

@@ -356,7 +356,7 @@ class _Selecting:
                 return False
             self._together = False
             jobs.append(taken)
-            self.found.payload_bytes += taken.record.payload_bytes
+            self.found.payload_bytes += taken[3].payload_bytes
             member.taken += 1
             if member.limits is not None:
                 member.limits.taken += 1
@@ -415,7 +415,7 @@ class _Selecting:
 
     def _too_large(self, job: Selected) -> bool:
         most = self._request.max_bytes
-        return most is not None and bool(self.found.jobs) and self.found.payload_bytes + job.record.payload_bytes > most
+        return most is not None and bool(self.found.jobs) and self.found.payload_bytes + job[3].payload_bytes > most
 
     def _newcomer(self, tier: bytes, order: InTurn) -> list[_Found]:
         """The jobs without a group, if there are any and they have no place yet: claims alone give them one."""
