@@ -24,6 +24,7 @@ from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.checksum import crc32
 from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due, pack_ready
 from tenure.storage.records import (
     EVENTS_A_ROW,
@@ -34,7 +35,7 @@ from tenure.storage.records import (
     pack_event,
     pack_event_head,
     pack_state,
-    seal_short,
+    seal_packed_state,
 )
 
 T = TypeVar("T")
@@ -370,7 +371,7 @@ def _put_rows(
                 head, kind = pack_event_head(Change.ENQUEUED, State.BLOCKED, priority, 0, number), _BLOCKED
                 index_row = (keyspace.BLOCKED, row, link.blocked)
         state = pack_state(V1, kind, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)
-        writes += ((JOBS, row, body), (STATE, row, seal_short(state)), index_row)
+        writes += ((JOBS, row, body), (STATE, row, seal_packed_state(state, crc32(state))), index_row)
         unit.events.append(pack_event(head, job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
         ref += 1
     unit.ready(queue, used, earliest, latest, len(ids))

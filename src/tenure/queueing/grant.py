@@ -19,6 +19,7 @@ from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.selection import Selection
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.checksum import crc32
 from tenure.storage.keyspace import DUE, LEASE_JOBS, LEASES, READY, STATE, Counter, Due, due
 from tenure.storage.records import (
     EVENTS_A_ROW,
@@ -30,7 +31,7 @@ from tenure.storage.records import (
     encode_new_lease,
     pack_event,
     pack_state,
-    seal_short,
+    seal_packed_state,
 )
 from tenure.storage.segments.stored import SegmentShare
 
@@ -102,7 +103,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
                 V1, _LEASED, priority, reason, flags, attempt, most, replays, token, visible, ended, 0, ref, lease
             )
             ref += 1
-            writes += ((STATE, prefix + job, seal_short(leased)), (READY, key, None))
+            writes += ((STATE, prefix + job, seal_packed_state(leased, crc32(leased))), (READY, key, None))
             if flags & HAS_GROUP:
                 groups.take(unit, number, job, state, group)
             jobs.append(job)

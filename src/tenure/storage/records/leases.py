@@ -13,6 +13,7 @@ _LEASE = Struct(">BQQIII16s64s")
 _pack_lease = _LEASE.pack
 _unpack_lease = _LEASE.unpack_from
 _LEASE_BODY, _LEASE_BYTES = _LEASE.size, _LEASE.size + 4
+_seal_packed_lease = Struct(f">{_LEASE_BODY}sI").pack
 
 
 class LeaseRecord(NamedTuple):
@@ -43,7 +44,7 @@ def encode_lease(record: LeaseRecord) -> bytes:
 def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: bytes) -> bytes:
     """As `encode_lease(new_lease(…))`, in one step."""
     body = _pack_lease(V1, expires_at_ms, now_ms, count, count, 0, claim, worker)
-    return body + pack_crc(crc32(body))
+    return _seal_packed_lease(body, crc32(body))
 
 
 def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
