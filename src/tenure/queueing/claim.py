@@ -168,9 +168,7 @@ def _worth_trying(core: Core, names: Sequence[QueueName]) -> Iterator[QueueName]
             yield name
 
 
-def _try(
-    core: Core, names: Sequence[QueueName], request: ClaimRequest, name: QueueName | None = None
-) -> Leased | None:
+def _try(core: Core, names: Sequence[QueueName], request: ClaimRequest, name: QueueName | None = None) -> Leased | None:
     """Claim from one of the queues: from `name`, or the first."""
     if name is None:
         name = names[0]
@@ -190,7 +188,7 @@ def _try(
         except LateParents as late:
             late.remove(core, now)
             continue
-        if type(outcome) is not Step:
+        if not isinstance(outcome, Step):
             return outcome
         plan = partial(_claim, core, name, request, lease, names, outcome)
 

@@ -336,7 +336,7 @@ def _put_rows(
     """The rows and the event of each job that is not there yet."""
     now, writes = unit.now, unit.tx.writes
     number, prefix, heads, most = queue.number, queue.prefix, queue.enqueued, queue.max_attempts
-    latest, earliest, used, ref, link = now, NEVER, 0, 0, None
+    latest, earliest, used, ref = now, NEVER, 0, 0
     for index, request in enumerate(requests):
         if not index % EVENTS_A_ROW:
             ref = unit.begin_events(min(len(ids) - index, EVENTS_A_ROW))
@@ -354,10 +354,8 @@ def _put_rows(
             used = priority
         job = ids[index]
         row, ready_row, attempts = prefix + job, pack_ready(number, 9 - priority, visible, job), attempts or most
-        head, kind, flags, due_at = heads[priority], _WAITING, 0, 0
-        if links:
-            link = links.get(index)
-        if key is group is ttl_ms is headers is None and len(payload) <= PART_BYTES:
+        head, kind, flags, due_at, link = heads[priority], _WAITING, 0, 0, links.get(index) if links else None
+        if key is None and group is None and ttl_ms is None and headers is None and len(payload) <= PART_BYTES:
             body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)

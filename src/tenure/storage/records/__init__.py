@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tenure.storage.records.bookkeeping import (
     COUNT_BYTES,
-    COUNT_MASK,
     DedupRecord,
     RequestRecord,
     decode_bucket,
@@ -176,7 +175,6 @@ from tenure.storage.records.turns import TurnRecord, decode_turn, encode_turn
 
 __all__ = [
     "COUNT_BYTES",
-    "COUNT_MASK",
     "EVENTS_A_ROW",
     "EVENT_BYTES",
     "HAS_CHILDREN",
