@@ -32,6 +32,7 @@ from tenure.queueing.removal import delete_extras
 from tenure.queueing.step_rows import wait_for_signal
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader
 from tenure.storage.keyspace import JOBS, STATE, Counter, Due
 from tenure.storage.records import (
     HAS_CHILDREN,
@@ -166,9 +167,10 @@ def _judge(
             continue
         found = leases.get(lease)
         if found is None:
-            record = read_lease(reader, number, lease)
-            if record is None:
-                raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
+            record = _lease_of_job(reader, number, lease, job)
+            if isinstance(record, Corrupt):
+                outcomes.append(record)
+                continue
             if record.expires_at_ms <= now:
                 outcomes.append(LeaseLost(job.hex(), token, "its lease has expired"))
                 continue
@@ -181,6 +183,15 @@ def _judge(
         held.append((item, state))
         outcomes.append(None)
     return outcomes, held, leases
+
+
+def _lease_of_job(reader: Reader, queue: int, lease: bytes, job: bytes) -> LeaseRecord | Corrupt:
+    """The lease that a leased job names. It must exist: Corrupt says that it does not, or cannot be read."""
+    try:
+        record = read_lease(reader, queue, lease)
+    except Corrupt as damage:
+        return Corrupt(damage.detail, job.hex())
+    return Corrupt(f"its lease {lease.hex()} is missing", job.hex()) if record is None else record
 
 
 def held_state(unit: UnitOfWork, queue: RegisteredQueue, proof: Proof) -> StateRecord:
