@@ -10,6 +10,7 @@ import time
 import weakref
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_lmdb_takes_a_map_size():
     [
         (
             {"cache": 5},
-            "unknown option 'cache'.*cache_capacity, cert_file, .*listen, map_size, mode, partitions",
+            "unknown option 'cache'.*cache_capacity, cert_file, .*listen, map_size, mode, one_slot, partitions",
         ),
         ({"mode": "fast"}, "storage.rocksdb.mode = 'fast' .*low_space, high_throughput"),
         ({"map_size": "1GB"}, "'map_size' is a setting of lmdb, and this is a rocksdb store"),
@@ -315,7 +316,7 @@ for name in ("warm", "cold"):
                 held.append(os.open(os.devnull, os.O_RDONLY))
             except OSError:
                 break
-        with pytest.raises(OpenError, match="Too many open files"):
+        with pytest.raises(OpenError, match="Too many open files.*limit"):
             tenure.open("{engine}:{tmp_path}/cold")
         for handle in held:
             os.close(handle)
@@ -324,12 +325,35 @@ for name in ("warm", "cold"):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.parametrize(("typo", "meant"), [("durabilty", "durability"), ("partition", "partitions"), ("xyz", None)])
+def test_a_misspelt_option_is_told_the_one_that_was_meant(typo: str, meant: str | None):
+    options: dict[str, Any] = {typo: 1}
+    with pytest.raises(SettingsError, match=f"unknown option '{typo}'") as refused:
+        tenure.open("memory:", **options)
+    assert (f"did you mean {meant!r}?" in str(refused.value)) == (meant is not None)
+
+
+def _read_only_folder() -> Path | None:
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, place, _, flags, *_ = line.split()
+        if "ro" in flags.split(",") and os.path.isdir(place):
+            return Path(place)
+    return None
+
+
+@pytest.mark.skipif(_read_only_folder() is None, reason="no read-only file system is mounted")
+@pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+def test_a_store_on_a_read_only_file_system_is_refused_in_those_words(engine: str):
+    with pytest.raises(OpenError, match="is on a read-only file system"):
+        tenure.open(f"{engine}:{_read_only_folder()}/data")
+
+
 def test_options_are_the_engines_settings():
     assert sorted(opening.OPTIONS) == [
         "bloom_capacity", "bloom_cleanup", "bloom_cleanup_capacity", "bloom_ghosts", "bloom_ghosts_capacity",
         "bloom_keys", "bloom_keys_capacity", "bloom_rate", "bloom_rotation", "ca_file", "cache_capacity", "cert_file",
-        "directory", "encoding", "grace", "key_file", "lease_versions", "listen", "map_size", "mode", "partitions",
-        "patience", "prefix", "retry_limit", "sync_interval", "timeout", "token", "token_file", "wait_aof",
+        "directory", "encoding", "grace", "key_file", "lease_versions", "listen", "map_size", "mode", "one_slot",
+        "partitions", "patience", "prefix", "retry_limit", "sync_interval", "timeout", "token", "token_file", "wait_aof",
         "wait_replicas",
     ]  # fmt: skip
 

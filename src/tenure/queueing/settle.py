@@ -159,7 +159,7 @@ def _judge(
     for item, state in zip(items, read_states(reader, queue.prefix, jobs), strict=True):
         job, lease, token = item.proof
         if type(state) is not StateRecord:
-            gone = LeaseLost(job.hex(), token, "it is no longer there")
+            gone = LeaseLost(job.hex(), token, "it was settled, cancelled or purged before")
             outcomes.append(state if isinstance(state, Corrupt) else gone)
             continue
         if state.lease != lease or state.token != token or state.state != _LEASED:

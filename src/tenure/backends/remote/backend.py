@@ -79,6 +79,11 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         except Unavailable as exc:
             self._transport.close()
             raise OpenError(f"no Tenure server answers there: {exc}") from exc
+        except NotFound as exc:
+            self._transport.close()
+            raise OpenError(
+                f"no Tenure server answers at {self.url}: the server there knows no stores ({exc}). Check the path of the URL"
+            ) from exc
         except Unauthenticated as exc:
             self._transport.close()
             raise Unauthenticated(
