@@ -291,6 +291,7 @@ def test_a_suspended_owner_is_named_as_one_that_does_not_answer(tmp_path, monkey
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"open\n"
         owner.send_signal(signal.SIGSTOP)
+        os.waitpid(owner.pid, os.WUNTRACED)  # until all its threads have stopped: one may still answer for a moment
         try:
             with pytest.raises(
                 StoreLocked, match=f"process {owner.pid} .*, which does not answer. It may be suspended"
