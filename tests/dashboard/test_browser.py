@@ -158,19 +158,19 @@ def test_the_longest_names_fit_a_phone(server: Running, visit: NewVisit):
     queue = server.store.queue(name, tenant=tenant)
     queue.configure(Policy(max_attempts=1))
     long = "W" * 3000
-    for n in range(2):
+    for _ in range(2):
         queue.enqueue(long.encode(), headers={long[:500]: long[:500]}, group=group)
-        delivery = queue.claim(worker="w" * 64)[0]
+    failed, held = queue.claim(limit=2, worker="w" * 64)
+    for delivery in (failed, held):
         queue.progress(delivery, 0.5, note=long[:500])
-        if not n:
-            queue.fail(delivery, error=long)
+    queue.fail(failed, error=long)
     page = visit().sign_in(token(None, "operator"))
     page.set_viewport_size(PHONE)
     at = f"{tenant}/{name}"
-    for route in ("#/", f"#/queue/{at}", "#/dead", f"#/dead/{at}", "#/workers", f"#/job/{at}/{delivery.id}"):
+    for route in ("#/", f"#/queue/{at}", "#/dead", f"#/dead/{at}", "#/workers", f"#/job/{at}/{held.id}"):
         page.goto(f"{server.url}/{route}")
         page.locator("main section, main .tile").first.wait_for()
-        expect(page.locator("main")).to_contain_text("qqqqqqqq" if "job" not in route else delivery.id)
+        expect(page.locator("main")).to_contain_text("qqqqqqqq" if "job" not in route else held.id)
         assert page.evaluate(WIDER) == 0, route
     page.set_viewport_size(DESKTOP)
     page.goto(f"{server.url}/#/dead/{at}")

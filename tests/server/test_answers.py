@@ -41,6 +41,7 @@ def test_queues_come_in_pages_over_http():
             server.store.queue(f"q{n}", tenant="acme").enqueue(b"x")
         server.store.queue("q9", tenant="other").enqueue(b"x")
         seen: list[str] = []
+        page: dict[str, Any] = {}
         cursor = ""
         for _ in range(3):
             page = json.loads(server.ask("GET", f"/v1/queues?limit=2{cursor}", None, token("acme", "consume")).body)
