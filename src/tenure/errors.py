@@ -101,7 +101,10 @@ class KeyConflict(TenureError):
         #: One "index existing" line for each conflict: the protocol sends an error's attributes as text and numbers
         #: only.
         self.listed: str | None = "\n".join([f"{at} {job}" for at, job in conflicts or [(index, existing)]])
-        super().__init__(f"job {index} of the call: key {key!r} belongs to job {existing}, which has another payload")
+        super().__init__(
+            f"job {index} of the call: key {key!r} belongs to job {existing}, which has another payload"
+            " (on_conflict='keep' returns that job instead)"
+        )
 
     @property
     def conflicts(self) -> list[tuple[int, str]]:

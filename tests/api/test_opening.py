@@ -10,6 +10,7 @@ import time
 import weakref
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -316,13 +317,36 @@ for name in ("warm", "cold"):
                 held.append(os.open(os.devnull, os.O_RDONLY))
             except OSError:
                 break
-        with pytest.raises(OpenError, match="Too many open files"):
+        with pytest.raises(OpenError, match="Too many open files.*limit"):
             tenure.open("{engine}:{tmp_path}/cold")
         for handle in held:
             os.close(handle)
     tenure.open("{engine}:{tmp_path}/" + name).close()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("durabilty", "durability"), ("partition", "partitions"), ("xyz", None)])
+def test_a_misspelt_option_is_told_the_one_that_was_meant(typo: str, meant: str | None):
+    options: dict[str, Any] = {typo: 1}
+    with pytest.raises(SettingsError, match=f"unknown option '{typo}'") as refused:
+        tenure.open("memory:", **options)
+    assert (f"did you mean {meant!r}?" in str(refused.value)) == (meant is not None)
+
+
+def _read_only_folder() -> Path | None:
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, place, _, flags, *_ = line.split()
+        if "ro" in flags.split(",") and os.path.isdir(place):
+            return Path(place)
+    return None
+
+
+@pytest.mark.skipif(_read_only_folder() is None, reason="no read-only file system is mounted")
+@pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+def test_a_store_on_a_read_only_file_system_is_refused_in_those_words(engine: str):
+    with pytest.raises(OpenError, match="is on a read-only file system"):
+        tenure.open(f"{engine}:{_read_only_folder()}/data")
 
 
 def test_options_are_the_engines_settings():

@@ -99,3 +99,12 @@ def test_a_store_without_snapshots_says_what_to_do(tmp_path: Path) -> None:
     """Redis and Valkey keep no moment to read: a copy of the store is one."""
     with pytest.raises(InvalidArgument, match="copy this store first: tenure migrate"):
         export("redis://127.0.0.1:1/0", "jobs", tmp_path / "jobs.parquet", "parquet")
+
+
+def test_a_file_that_cannot_be_written_is_named_as_the_caller_did(store: Store, tmp_path: Path) -> None:
+    missing = tmp_path / "missing" / "jobs.csv"
+    with pytest.raises(InvalidArgument, match=f"{missing} cannot be written: No such file"):
+        export(store, "jobs", missing, "csv")
+    with pytest.raises(InvalidArgument, match=f"{tmp_path} is a folder"):
+        export(store, "jobs", tmp_path, "csv")
+    assert not list(tmp_path.glob(".*csv*")), "no draft is left"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tenure
 from tenure.api.store import Store
 from tenure.bulk.schemas import TABLES
+from tenure.errors import InvalidArgument
 from tenure.server.service import Bind, Service, listening
 from tenure.server_settings import Server
 
@@ -69,3 +71,14 @@ def test_a_named_snapshot(store: Store):
     with store.tables(snapshot=taken.id) as tables:
         assert tables.read("jobs").num_rows == 3
     assert [kept.id for kept in store.snapshots()] == [taken.id]
+
+
+def test_a_selection_that_does_not_exist_is_refused(store: Store):
+    """It would otherwise read all rows."""
+    wrong: dict[str, Any]
+    for wrong, says in (({"sate": "dead"}, "did you mean 'state'"), ({"limit": 5}, "there are columns, tenant")):
+        with pytest.raises(TypeError, match=says), store.tables() as tables:
+            tables.read("jobs", **wrong)
+    with pytest.raises(InvalidArgument, match="columns is a list of names"), store.tables() as tables:
+        tables.read("jobs", columns="id")
+    assert store.snapshots() == []

@@ -34,6 +34,11 @@ def test_dead_jobs_are_exported(shell: Shell, tmp_path: Path):
     ran = shell("export", "events", "--parquet", str(tmp_path / "e"), "--arrow", str(tmp_path / "f"))
     assert (ran.code, "one of --parquet" in ran.err) == (2, True)
     assert shell("export", "jobs", "--columns", "nope", "--csv", str(path)).code == 2
+    ran = shell("export", "jobs", "--queue", "emial", "--csv", str(path))
+    assert (ran.code, "has no queue 'emial': did you mean 'emails'?" in ran.err) == (1, True)
+    assert shell("export", "jobs", "--queue", "emails", "--state", "done", "--csv", str(path)).code == 0
+    ran = shell("export", "jobs", "--csv", str(tmp_path / "missing" / "dead.csv"))
+    assert (ran.code, f"{tmp_path / 'missing' / 'dead.csv'} cannot be written" in ran.err) == (2, True)
 
 
 def test_every_table_can_be_exported(shell: Shell, tmp_path: Path):

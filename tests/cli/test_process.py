@@ -247,16 +247,28 @@ def test_a_server_that_cannot_run_makes_no_store(tmp_path: Path, missing: str, e
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("args", [("--bind", "{}"), ("--bind", "127.0.0.1:0", "--capnp", "{}")], ids=["bind", "capnp"])
-def test_a_server_whose_port_is_taken_makes_no_store(tmp_path: Path, args: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("args", "metrics", "named"),
+    [
+        (("--bind", "{}"), None, "--bind"),
+        (("--bind", "127.0.0.1:0", "--capnp", "{}"), None, "--capnp"),
+        (("--bind", "127.0.0.1:0"), "{}", "server.metrics_bind"),
+    ],
+    ids=["bind", "capnp", "metrics"],
+)
+def test_a_server_whose_port_is_taken_makes_no_store(
+    tmp_path: Path, args: tuple[str, ...], metrics: str | None, named: str
+):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         ran = subprocess.run(
             [*TENURE, "serve", *(word.format(place) for word in args)],
             cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            env={**os.environ} if metrics is None else {**os.environ, "TENURE_SERVER_METRICS_BIND": metrics.format(place)},
         )  # fmt: skip
     assert ran.returncode, ran.stderr
-    assert f"cannot listen on {place}: Address already in use" in ran.stderr
+    assert f"choose another with {named}" in ran.stderr
+    assert f"cannot listen on {place}: Address already in use by another program" in ran.stderr
     assert not (tmp_path / "data").exists()
 
 

@@ -338,6 +338,25 @@ def test_a_batch_tells_damaged_jobs_from_lost_ones(grown: Garden) -> None:
     assert (settled.done, settled.damaged, settled.lost) == ([held[0]], [held[1]], [held[2]])
 
 
+@pytest.mark.parametrize("loss", ["missing", "unreadable"])
+def test_a_batch_settles_the_jobs_of_other_leases_than_the_damaged_one(grown: Garden, loss: str):
+    """Jobs without a readable lease are damaged, and do not keep the other jobs of the call from being settled."""
+    grown.queue.enqueue(b"other")
+    other = grown.queue.claim(lease=600)
+    at = keyspace.of_queue(grown.number, grown.claim[0].lease)
+    if loss == "missing":
+        grown.delete(keyspace.LEASES, at)
+    else:
+        grown.spoil(keyspace.LEASES, at)
+    settled = grown.queue.ack_many([*grown.claim, *other])
+    assert settled.done == [other[0].id]
+    assert settled.damaged == [delivery.id for delivery in grown.claim]
+    assert settled.lost == []
+    with pytest.raises(Corrupt) as corrupt:
+        grown.queue.ack(grown.claim[0])
+    assert corrupt.value.job_id == grown.claim[0].id
+
+
 def test_a_job_without_state_and_events_waits_again(grown: Garden) -> None:
     """Only its row in `jobs` exists: it is kept, and gets a token larger than any that was given."""
     row, _ = records.encode_job(5, b"who am I", b"", b"")

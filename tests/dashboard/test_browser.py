@@ -153,6 +153,34 @@ def test_a_payload_stays_text(server: Running, visit: NewVisit):
         assert page.title() != "run"
 
 
+def test_the_longest_names_fit_a_phone(server: Running, visit: NewVisit):
+    tenant, name, group = "T" * 128, "q" * 64, "g" * 128
+    queue = server.store.queue(name, tenant=tenant)
+    queue.configure(Policy(max_attempts=1))
+    long = "W" * 3000
+    for _ in range(2):
+        queue.enqueue(long.encode(), headers={long[:500]: long[:500]}, group=group)
+    failed, held = queue.claim(limit=2, worker="w" * 64)
+    for delivery in (failed, held):
+        queue.progress(delivery, 0.5, note=long[:500])
+    queue.fail(failed, error=long)
+    page = visit().sign_in(token(None, "operator"))
+    page.set_viewport_size(PHONE)
+    at = f"{tenant}/{name}"
+    for route in ("#/", f"#/queue/{at}", "#/dead", f"#/dead/{at}", "#/workers", f"#/job/{at}/{held.id}"):
+        page.goto(f"{server.url}/{route}")
+        page.locator("main section, main .tile").first.wait_for()
+        expect(page.locator("main")).to_contain_text("qqqqqqqq" if "job" not in route else held.id)
+        assert page.evaluate(WIDER) == 0, route
+    page.set_viewport_size(DESKTOP)
+    page.goto(f"{server.url}/#/dead/{at}")
+    choose = page.get_by_role("button", name="Choose").first
+    choose.wait_for()
+    box = choose.bounding_box()
+    assert box is not None
+    assert box["height"] < 50, "the button's word is broken into two lines"
+
+
 def test_another_tenants_job_is_not_found(server: Running, visit: NewVisit):
     job = server.store.queue("emails", tenant="acme").enqueue(b"secret")
     server.store.queue("emails", tenant="other").enqueue(b"own")

@@ -13,6 +13,7 @@ import pytest
 
 import tenure
 from tenure import ManualClock, NewJob, Policy
+from tenure.contract.queue_infos import all_queues
 from tenure.protocol.identity import Identity
 from tenure.server.dashboard.causes import causes_of, common_part, masked
 from tenure.server.dashboard.history import History
@@ -321,7 +322,7 @@ def test_groups_are_shown_with_their_shares():
 
 
 def test_blocked_jobs_are_counted_and_listed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(History, "infos", lambda self, after=None: self._backend.queues(None))  # a reading now
+    monkeypatch.setattr(History, "infos", lambda self, after=None: all_queues(self._backend, None))  # a reading now
     with running() as server:
         jobs = furnish(server.store)
         who = token("acme", "consume")

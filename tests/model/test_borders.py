@@ -75,6 +75,16 @@ def test_a_job_with_anything_but_a_payload_is_not_plain(job: NewJob) -> None:
     assert not all_plain(job_requests([NewJob(b"x"), job]))
 
 
+@pytest.mark.parametrize(
+    ("job", "advice"),
+    [("text", r"write text\.encode\(\)"), ({"a": 1}, "json.dumps"), ([1], "json.dumps"), (5, "encode it first")],
+)
+def test_a_payload_that_is_not_bytes_is_told_how_to_become_some(job: object, advice: str) -> None:
+    for given in (job, NewJob(job)):  # type: ignore[arg-type]  # that is what is tested
+        with pytest.raises(InvalidArgument, match=f"bytes.*, not {type(job).__name__}: .*{advice}"):
+            job_request(given)
+
+
 def test_plain_requests_are_a_sequence() -> None:
     plain = job_requests([b"a", b"b", b"c"])
     assert [request.payload for request in plain] == [b"a", b"b", b"c"]

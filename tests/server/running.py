@@ -35,6 +35,7 @@ class Running:
         self.service = service
         self.port = port
         self.capnp_port = 0
+        self.metrics_port = 0
         self.url = f"http://127.0.0.1:{port}"
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
@@ -75,7 +76,11 @@ def token(
 
 @contextmanager
 def running(
-    clock: ManualClock | None = None, capnp: bool = False, url: str = "memory:", **settings: Any
+    clock: ManualClock | None = None,
+    capnp: bool = False,
+    metrics: bool = False,
+    url: str = "memory:",
+    **settings: Any,
 ) -> Iterator[Running]:
     """`settings` are those of `serving.Server`."""
     served = Server(**{"auth": Auth(secret=Secret(SECRET.decode())), **settings})
@@ -84,9 +89,12 @@ def running(
         tenure.open(url, clock=clock, sweep=False) as store,
         listening(bind) as sock,
         listening(bind) if capnp else nullcontext() as capnp_sock,
+        listening(bind) if metrics else nullcontext() as metrics_sock,
     ):
-        service = Service(store, bind, served, capnp=capnp_sock)
+        service = Service(store, bind, served, capnp=capnp_sock, metrics=metrics_sock)
         with service.running(sock), closing(Running(store, sock.getsockname()[1], service)) as made:
             if service.capnp is not None:
                 made.capnp_port = service.capnp.port
+            if metrics_sock is not None:
+                made.metrics_port = metrics_sock.getsockname()[1]
             yield made

@@ -11,7 +11,6 @@ import pytest
 
 import tenure
 from tenure import NewJob
-from tenure.queueing import queries
 from tests.server.running import running, token
 
 MIB = 1024 * 1024
@@ -36,22 +35,26 @@ def test_upcoming_of_a_token_for_some_queues():
         assert [job["queue"] for job in json.loads(answer.body)["jobs"]] == ["two"]
 
 
-@pytest.mark.parametrize("engine", ["memory:", "rocksdb", "lmdb"])
-def test_a_list_of_large_payloads_comes_in_pages(engine: str, tmp_path: Path):
-    url = engine if engine == "memory:" else f"{engine}:{tmp_path}/data"
-    with tenure.open(url, durability=None if engine == "memory:" else "os", sweep=False) as store:
-        queue = store.queue("large")
-        ids = [queue.enqueue(bytes([n]) * (6 * MIB)).id for n in range(8)]
+def test_queues_come_in_pages_over_http():
+    with running() as server:
+        for n in range(5):
+            server.store.queue(f"q{n}", tenant="acme").enqueue(b"x")
+        server.store.queue("q9", tenant="other").enqueue(b"x")
         seen: list[str] = []
-        cursor = None
-        while True:
-            page = queue.list("ready", limit=100, cursor=cursor)
-            assert sum(len(job.payload) for job in page.jobs) <= queries.ANSWER_BYTES + 8 * MIB
-            seen += [job.id for job in page.jobs]
-            cursor = page.cursor
-            if cursor is None:
-                break
-        assert seen == ids
+        page: dict[str, Any] = {}
+        cursor = ""
+        for _ in range(3):
+            page = json.loads(server.ask("GET", f"/v1/queues?limit=2{cursor}", None, token("acme", "consume")).body)
+            seen += [queue["queue"] for queue in page["queues"]]
+            cursor = f"&cursor={page['cursor']}"
+        assert page["cursor"] is None
+        assert seen == [f"q{n}" for n in range(5)]
+        assert server.ask("GET", "/v1/queues?cursor=other", None, token("acme", "consume")).status == 400
+        others = server.ask("GET", "/v1/queues?cursor=other/q9", None, token("acme", "consume"))
+        assert b"other" not in others.body
+        few = json.loads(server.ask("GET", "/v1/queues?limit=1", None, token("acme", "consume", ["q1", "q3"])).body)
+        assert [queue["queue"] for queue in few["queues"]] == ["q1", "q3"], "a token for some queues has one page"
+        assert few["cursor"] is None, "a cursor would name a queue that the token may not know"
 
 
 def test_a_list_does_not_wait_for_the_writer(tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure import SettingsError, Unauthenticated
+from tenure import OpenError, SettingsError, Unauthenticated
 from tenure.backends.remote.credentials import Credentials
 from tests.server.running import Running, running, token
 
@@ -79,3 +79,13 @@ def test_it_does_not_show_itself():
     assert "secret" not in repr(Credentials("secret"))
     assert Credentials("secret").header == "Authorization: Bearer secret\r\n"
     assert Credentials().header == ""
+
+
+def test_a_text_that_is_no_token_is_told_so(served: Running):
+    with pytest.raises(Unauthenticated, match="the token is not a JSON Web Token: 'tenure token' issues one"):
+        tenure.open(served.url, token="secret")
+
+
+def test_a_url_with_a_wrong_path_names_the_url(served: Running):
+    with pytest.raises(OpenError, match=f"no Tenure server answers at {served.url}/shop.*path of the URL"):
+        tenure.open(f"{served.url}/shop", token=bearer("consume"))

@@ -109,9 +109,8 @@ def test_jobs_errors_and_waits_of_the_servers_path(served: Running):
 
 
 def test_metrics_at_an_address_of_their_own():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with running(metrics_bind=f"127.0.0.1:{port}") as served:
+    with running(metrics=True) as served:
+        port = served.metrics_port
         served.store.queue("emails").enqueue(b"x")
 
         def ask(path: str) -> tuple[int, bytes]:

@@ -23,6 +23,7 @@ from tenure.storage.keyspace import FORMAT
 if TYPE_CHECKING:
     from tenure.backends.joined import JoinedBackend
 
+_PARAMETERS = ("durability", "clock", "sweep", "config")
 #: The engines' own settings by their last name, as a call gives them: `open("rocksdb:./data", mode="low_space")`.
 OPTIONS: dict[str, tuple[str, ...]] = {}
 for _name in SETTINGS:
@@ -122,8 +123,12 @@ def _options(options: dict[str, object]) -> dict[str, object]:
     overrides: dict[str, object] = {}
     for option, value in options.items():
         if option not in OPTIONS:
+            from difflib import get_close_matches  # here, to keep `import tenure` fast
+
+            near = get_close_matches(option, [*OPTIONS, *_PARAMETERS], 1)
+            meant = f"did you mean {near[0]!r}? The" if near else "the"
             raise SettingsError(
-                f"unknown option {option!r} (given to open): the engines take {', '.join(sorted(OPTIONS))}"
+                f"unknown option {option!r} (given to open): {meant} engines take {', '.join(sorted(OPTIONS))}"
             )
         overrides.update(dict.fromkeys(OPTIONS[option], value))
     return overrides

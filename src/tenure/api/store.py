@@ -24,6 +24,7 @@ from tenure.api.staged_write import Staged
 from tenure.api.sweeper import Sweeper
 from tenure.api.trace_check import specification_findings
 from tenure.contract.backend import Backend, Progress
+from tenure.contract.queue_infos import all_queues
 from tenure.contract.scheduling import run_now
 from tenure.errors import InvalidArgument, NotFound
 from tenure.extras import needs
@@ -147,8 +148,12 @@ class Store:
         return Staged(self._backend, self._telemetry, write_id, keep)
 
     def queues(self, tenant: str | None = None) -> builtins.list[QueueInfo]:
+        """Return all queues, with their policies and counts, ordered by tenant and name.
+
+        They are read by pages of 1,000, each as it is at its time: no single answer or snapshot holds all.
+        """
         with self._telemetry.span("queues"):
-            return self._backend.queues(None if tenant is None else checked("tenant", tenant))
+            return all_queues(self._backend, None if tenant is None else checked("tenant", tenant))
 
     def apply(self, policies: Mapping[str | Queue, Policy], tenant: str = DEFAULT_TENANT) -> None:
         """Set the policies of several queues in one transaction; missing queues are created."""

@@ -17,7 +17,6 @@ from tenure.contract.backend import (
     Parents,
     PendingSync,
     Progress,
-    QueueInfos,
     QuotaInfos,
     Schedules,
     SnapshotInfos,
@@ -30,7 +29,7 @@ from tenure.contract.backend import (
 from tenure.errors import OpenError, TenureError
 from tenure.model.event import EventPage
 from tenure.model.group import GroupPage
-from tenure.model.job import Counts, Enqueued, Job, Page, QueueDepth, Replayed, Restored, Swept
+from tenure.model.job import Counts, Enqueued, Job, Page, QueueDepth, QueuePage, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
@@ -289,8 +288,8 @@ class EmbeddedBackend:
     def draw(self, tenant: str, requests: int) -> int:
         return quotas.draw(self._core, tenant, requests)
 
-    def queues(self, tenant: str | None) -> QueueInfos:
-        return queries.queues(self._core, tenant)
+    def queues(self, tenant: str | None, limit: int, cursor: str | None) -> QueuePage:
+        return queries.queues(self._core, tenant, limit, cursor)
 
     def depths(self, limit: int) -> tuple[Sequence[QueueDepth], int]:
         """Return the busiest queues, and how many others there are, for a server's metrics."""

@@ -30,7 +30,6 @@ from tenure.contract.backend import (
     JobIds,
     Parents,
     Progress,
-    QueueInfos,
     QuotaInfos,
     Schedules,
     SnapshotInfos,
@@ -43,7 +42,7 @@ from tenure.contract.verbs import REMEMBERED
 from tenure.errors import OpenError, StoreClosed, StoreLocked, TenureError, Unavailable
 from tenure.model.event import EventPage
 from tenure.model.group import GroupPage
-from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
+from tenure.model.job import Counts, Enqueued, Job, Page, QueuePage, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
@@ -264,8 +263,8 @@ class JoinedRequestView(NetworkServing):
     def children(self, name: QueueName, job: bytes, limit: int) -> Children:
         return self._ask("children", lambda to: to.children(name, job, limit))
 
-    def queues(self, tenant: str | None) -> QueueInfos:
-        return self._ask("queues", lambda to: to.queues(tenant))
+    def queues(self, tenant: str | None, limit: int, cursor: str | None) -> QueuePage:
+        return self._ask("queues", lambda to: to.queues(tenant, limit, cursor))
 
     def find(self, job: bytes) -> Job | None:
         return self._ask("find", lambda to: to.find(job))

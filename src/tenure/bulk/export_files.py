@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from tenure.api.store import Store
 from tenure.bulk.query import Query
 from tenure.bulk.table_access import tables
+from tenure.errors import InvalidArgument
 from tenure.model.durations import Moment
 
 Writer = Callable[[IO[bytes], pa.Schema, Iterator[pa.RecordBatch]], None]
@@ -57,12 +58,21 @@ def export(
             table, columns=columns, tenant=tenant, queue=queue, state=state, since=since, until=until
         )
         try:
-            with draft.open("wb") as file:
+            with _opened(draft, target) as file:
                 FORMATS[kind](file, schema, counted(found))
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
     return rows
+
+
+def _opened(draft: Path, target: Path) -> IO[bytes]:
+    if target.is_dir():
+        raise InvalidArgument(f"{target} is a folder: name a file")
+    try:
+        return draft.open("wb")
+    except OSError as exc:
+        raise InvalidArgument(f"{target} cannot be written: {exc.strerror}") from exc
 
 
 def _parquet(file: IO[bytes], schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:

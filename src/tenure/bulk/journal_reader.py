@@ -18,6 +18,7 @@ from tenure.bulk.plan import Part
 from tenure.bulk.query import Names, Query
 from tenure.bulk.snapshot_locations import Place
 from tenure.contract.backend import Backend
+from tenure.contract.queue_infos import all_queues
 from tenure.errors import InvalidArgument, JournalTrimmed, SnapshotExpired
 from tenure.model.names import QueueName
 from tenure.queueing.journal import cursor
@@ -176,7 +177,7 @@ class Journal:
 
     def _known(self, rows: list[tuple[bytes, bytes]]) -> Names:
         if not self._names.knows(events.queue_numbers(rows)):
-            infos = self._journal.queues(None)
+            infos = all_queues(self._journal, None)
             self._names = Names((info.number, QueueName(info.tenant, info.queue)) for info in infos)
         return self._names
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Query, StoreView
 from tenure.bulk.schemas import TABLES
 from tenure.bulk.snapshots import view_of
+from tenure.errors import InvalidArgument
 from tenure.extras import needs
 from tenure.model.durations import Moment as Time
 from tenure.model.durations import moment_ms
@@ -155,6 +157,14 @@ def read(
 
 
 def _query(table: str, rows: Rows) -> Query:
+    """Raises InvalidArgument; TypeError for a selection that does not exist: without it, all rows would be read."""
+    for name in rows:
+        if name not in Rows.__annotations__:
+            near = get_close_matches(name, Rows.__annotations__, 1)
+            meant = f": did you mean {near[0]!r}?" if near else f": there are {', '.join(Rows.__annotations__)}"
+            raise TypeError(f"tables are not selected by {name!r}{meant}")
+    if isinstance(rows.get("columns"), str):
+        raise InvalidArgument("columns is a list of names")
     state, since, until = rows.get("state"), rows.get("since"), rows.get("until")
     return Query(
         table,

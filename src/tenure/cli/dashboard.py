@@ -44,7 +44,7 @@ def dashboard(session: Session, bind: str) -> None:
         raise SettingsError(
             f"{bind}: the dashboard of a store takes HOST:PORT of this machine; tenure serve takes others"
         )
-    served = replace(settings.server, auth=Auth(), metrics_bind=None)
+    served = replace(settings.server, auth=Auth())
     with listening(place) as sock, session.store() as store:
         place = place._replace(port=sock.getsockname()[1])
         service = Service(store, place, served)

@@ -64,6 +64,10 @@ def export(
             session.address(), table, str(path), kind, columns=None if columns is None else columns.split(","),
             tenant=session.given_tenant, queue=queue, state=tuple(states), since=_exact_time(since), until=_exact_time(until),
         )  # fmt: skip
+    if not rows and queue is not None:
+        with session.store() as store:
+            if queue not in {info.queue for info in store.queues(session.given_tenant)}:
+                session.require_queue(queue)
     if session.json:
         session.out.emit({"table": table, "rows": rows, "path": path, "format": kind})
     else:

@@ -63,7 +63,7 @@ def serve(
     """
     # Service imports these itself, but only once it has a store: a missing package must not leave one open.
     require("server", "tenure serve", "uvicorn", "tenure.server.application", "tenure.server.http_protocol")
-    from tenure.server.service import Service, configured_authenticator, listening, parse_bind
+    from tenure.server.service import Service, configured_authenticator, listening, metrics_place, parse_bind
 
     settings = session.settings
     served = settings.server
@@ -79,13 +79,18 @@ def serve(
     url = session.address()
     # Report errors before a store is created or opened. Callers that connect while it opens wait.
     configured_authenticator(served, place, capnp_place)
-    with listening(place) as sock, nullcontext() if capnp_place is None else listening(capnp_place) as capnp_sock:
+    metrics_at = metrics_place(served)
+    with (
+        listening(place) as sock,
+        nullcontext() if capnp_place is None else listening(capnp_place, "--capnp") as capnp_sock,
+        nullcontext() if metrics_at is None else listening(metrics_at, "server.metrics_bind") as metrics_sock,
+    ):
         with progress_bar(f"Opening {without_password(url)}"):
             store = tenure.open(url, config=session.config)
         with store:
             if not place.path:
                 place = place._replace(port=sock.getsockname()[1])
-            service = Service(store, place, served, threads=threads, capnp=capnp_sock)
+            service = Service(store, place, served, threads=threads, capnp=capnp_sock, metrics=metrics_sock)
             _announce(session, service, store.url, place.url(service.tls), capnp)
             service.run(sock)
 

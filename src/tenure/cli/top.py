@@ -27,6 +27,9 @@ from tenure.model.names import QueueName
 #: How many leased jobs are read to find their workers, and how many groups, to find the largest.
 _LEASED_LIMIT = 1_000
 _GROUPS, _GROUPS_SHOWN = 1_000, 10
+_WORKERS_SHOWN = 20
+#: Queues on a terminal that is too small for all tables.
+_FEWEST_QUEUES = 5
 
 
 @dataclass
@@ -96,11 +99,12 @@ def top(session: Session, names: Sequence[str], every: float, once: bool) -> Non
             before, sample = sample, take_sample(session, names)
             _write(session, sample, before)
             session.out.flush()
-    with Live(screen(sample, None), console=Screen(), screen=True, auto_refresh=False) as live:
+    console = Screen()
+    with Live(screen(sample, None, console.height), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(every)
             before, sample = sample, take_sample(session, names)
-            live.update(screen(sample, before), refresh=True)
+            live.update(screen(sample, before, console.height), refresh=True)
 
 
 def take_sample(session: Session, names: Sequence[str]) -> Sample:
@@ -135,7 +139,8 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
 _TITLES = ("queue", "blocked", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers")
 
 
-def screen(sample: Sample, before: Sample | None) -> RenderableType:
+def screen(sample: Sample, before: Sample | None, height: int) -> RenderableType:
+    """What fits into so many lines: if not all queues do, the busiest."""
     queues = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     # Only a column that may wrap is narrowed on a small terminal: names are shortened, numbers are not.
     queues.add_column(_TITLES[0], overflow="ellipsis")
@@ -143,14 +148,23 @@ def screen(sample: Sample, before: Sample | None) -> RenderableType:
         queues.add_column(title, justify="right", no_wrap=True)
     workers: Counter[str] = Counter()
     for queue in sample.queues:
-        queues.add_row(*_row(queue, sample.rates(before, queue)))
         workers.update(queue.workers)
+    grouped = [(queue, group) for queue in sample.queues for group in queue.groups]
+    # The head, the titles of three tables, and blank lines take 8 lines.
+    below = min(len(workers), _WORKERS_SHOWN) + min(len(grouped), _GROUPS_SHOWN)
+    room = max(_FEWEST_QUEUES, height - 8 - below)
+    shown = sample.queues
+    if len(shown) > room:
+        shown = sorted(shown, key=lambda queue: -(queue.counts.waiting + queue.counts.leased + queue.counts.dead))[
+            :room
+        ]
+    for queue in shown:
+        queues.add_row(*_row(queue, sample.rates(before, queue)))
     holding = Table(box=None, pad_edge=False, header_style="bold")
     holding.add_column("worker", no_wrap=True)
     holding.add_column("jobs in hand", justify="right")
-    for worker, count in workers.most_common(20):
+    for worker, count in workers.most_common(_WORKERS_SHOWN):
         holding.add_row(clean(worker), f"{count:,}")
-    grouped = [(queue, group) for queue in sample.queues for group in queue.groups]
     largest = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("queue", "group", "waiting", "leased", "oldest"):
         largest.add_column(title, justify="left" if title in ("queue", "group") else "right", no_wrap=True)
@@ -163,7 +177,16 @@ def screen(sample: Sample, before: Sample | None) -> RenderableType:
     total = sum(queue.counts.waiting for queue in sample.queues)
     of_queues, of_workers = plural(len(sample.queues), "queue"), plural(len(workers), "worker")
     head = Text(f"{of_queues} · {total:,} waiting · {of_workers} with jobs · Ctrl-C leaves")
-    return Group(head, "", queues, *(("", holding) if workers else ()), *(("", largest) if grouped else ()))
+    left = len(sample.queues) - len(shown)
+    more = Text(f"{plural(left, 'queue')} more, less busy: name those to watch ('tenure top QUEUE …')", style="dim")
+    return Group(
+        head,
+        "",
+        queues,
+        *((more,) if left else ()),
+        *(("", holding) if workers else ()),
+        *(("", largest) if grouped else ()),
+    )
 
 
 def _age(since_ms: int | None) -> float | None:

@@ -21,7 +21,7 @@ from typing import Literal, Protocol, TypeVar
 from tenure.errors import TenureError
 from tenure.model.event import Event, EventPage
 from tenure.model.group import GroupPage
-from tenure.model.job import ChildJob, Counts, Enqueued, Job, Page, ParentResult, QueueInfo, Replayed, Restored, Swept
+from tenure.model.job import ChildJob, Counts, Enqueued, Job, Page, ParentResult, QueuePage, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import JobName, QueueName
 from tenure.model.quota import Quota, QuotaInfo
@@ -41,7 +41,6 @@ JobIds = list[bytes]
 Parents = list[ParentResult]
 Steps = list[Step]
 Schedules = list[Schedule]
-QueueInfos = list[QueueInfo]
 QuotaInfos = list[QuotaInfo]
 SnapshotInfos = list[SnapshotInfo]
 Topic = QueueName | JobName | None
@@ -242,7 +241,11 @@ class Queries(Protocol):
     def steps(self, name: QueueName, job: bytes) -> Steps:
         """Return the steps and signals of a job, in the order in which they were stored."""
 
-    def queues(self, tenant: str | None) -> QueueInfos: ...
+    def queues(self, tenant: str | None, limit: int, cursor: str | None) -> QueuePage:
+        """Return one page of the queues of a tenant, or of all tenants (None): each page is ordered by name.
+
+        `names.queue_cursor(name)` is the cursor of the page that begins with that queue, or with the next after it.
+        """
 
     def find(self, job: bytes) -> Job | None:
         """Return the job with that id, in any queue of any tenant."""

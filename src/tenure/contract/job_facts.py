@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenure.contract.backend import Backend
+from tenure.contract.queue_infos import queue_info
 from tenure.errors import TenureError
 from tenure.model.event import Event
 from tenure.model.explanation import Facts
@@ -24,7 +25,7 @@ _GROUP_LIMIT = 1_000
 def read_facts(backend: Backend, name: QueueName, job: bytes) -> Facts:
     """Read the facts that `model.explanation.explain` needs about a job."""
     shown, newest = backend.get(name, job), newest_events(backend)
-    info = next((one for one in backend.queues(name.tenant) if one.queue == name.queue), None)
+    info = queue_info(backend, name)
     ahead, at_least = None, False
     claim, since_ms = None, None
     parents = backend.parents(name, job, 0, _READ_LIMIT) if shown is not None and shown.state == "blocked" else []

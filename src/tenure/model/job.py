@@ -173,6 +173,13 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     oldest_at_ms: int | None = None
 
 
+class QueuePage(msgspec.Struct, frozen=True):
+    """A page of queues. Pass `cursor` to the next call; None means this was the last page."""
+
+    queues: list[QueueInfo]
+    cursor: str | None
+
+
 class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
     """The number of a queue's jobs by state, from its counters."""
 

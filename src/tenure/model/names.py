@@ -45,6 +45,20 @@ class QueueName(NamedTuple):
         return self.queue if self.tenant == DEFAULT_TENANT else f"{self.tenant}/{self.queue}"
 
 
+def queue_cursor(name: QueueName) -> str:
+    """The cursor of a list of queues: the name of its next queue, with the tenant."""
+    return f"{name.tenant}/{name.queue}"
+
+
+def queue_of_cursor(cursor: str) -> QueueName:
+    """The queue that a page begins with. Raises InvalidArgument."""
+    tenant, _, queue = cursor.partition("/")
+    try:
+        return queue_name(queue, tenant)
+    except InvalidArgument:
+        raise InvalidArgument("that is not a cursor of this list") from None
+
+
 #: Stands for all queues where claims wait. No queue can have this name.
 ANY_QUEUE = QueueName("", "")
 

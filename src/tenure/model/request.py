@@ -68,7 +68,7 @@ def job_request(job: object) -> JobRequest:
     if not isinstance(job, NewJob):
         if isinstance(job, (bytes, bytearray, memoryview)):
             return JobRequest(checked_bytes("payload", job))
-        raise InvalidArgument(f"a job is bytes or a NewJob, not {type(job).__name__}")
+        raise InvalidArgument(f"a job is bytes or a NewJob, not {type(job).__name__}: {_how_to_encode(job)}")
     fields = astuple(job)
     payload, priority, group = fields[0], fields[3], fields[13]
     plain = fields[4:13] == _NO_OPTIONS and fields[1:3] == _AT_ONCE and type(payload) is bytes
@@ -235,10 +235,16 @@ def alike_parts(requests: Sequence[JobRequest], most: int) -> list[AlikeJobs] | 
     return [AlikeJobs(requests[places[0]].priority, requests[places[0]].group, places) for places in parts.values()]
 
 
+def _how_to_encode(data: object) -> str:
+    if isinstance(data, str):
+        return "write text.encode()"
+    return "write json.dumps(value).encode()" if isinstance(data, (Mapping, list, tuple)) else "encode it first"
+
+
 def checked_bytes(what: str, data: object) -> bytes:
     if type(data) is not bytes:
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise InvalidArgument(f"{what} must be bytes, not {type(data).__name__}: encode it first")
+            raise InvalidArgument(f"{what} must be bytes, not {type(data).__name__}: {_how_to_encode(data)}")
         data = bytes(data)
     if len(data) > MAX_PAYLOAD:
         raise TooLarge(f"the {what}", len(data), MAX_PAYLOAD)

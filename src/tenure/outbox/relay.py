@@ -18,6 +18,7 @@ import msgspec
 
 from tenure.api.store import Store
 from tenure.clock import Clock, SystemClock
+from tenure.contract.queue_infos import queue_info
 from tenure.errors import (
     InvalidArgument,
     KeyConflict,
@@ -171,9 +172,9 @@ class Relay:
         return [row for row in rows if row.id not in refused], sent
 
     def _dedup_seconds(self, name: QueueName) -> float:
-        for info in self._store.queues(name.tenant):
-            if info.queue == name.queue and isinstance(info.policy, Policy):
-                return duration_ms("dedup_window", info.policy.dedup_window) / 1000
+        info = queue_info(self._store.backend, name)
+        if info is not None and isinstance(info.policy, Policy):
+            return duration_ms("dedup_window", info.policy.dedup_window) / 1000
         return float("inf")  # there is no such queue, so none of its jobs was ever made
 
     def _send_piece(self, name: QueueName, piece: Sequence[tuple[OutboxRow, NewJob]]) -> Sent:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from tenure.contract.job_facts import read_facts
+from tenure.contract.queue_infos import all_queues
 from tenure.errors import Forbidden, NotFound, WaitTimeout
 from tenure.model.event import EventPage
 from tenure.model.explanation import Explanation
@@ -267,7 +268,11 @@ def counts(call: Call) -> Counts:
 
 
 def queues(call: Call) -> m.QueueList:
-    infos = call.backend.queues(call.tenant)
+    if call.identity.queues is None:
+        page = call.backend.queues(call.tenant, call.request.limit, call.request.cursor)
+        return m.QueueList([m.QueueBody.of(info) for info in page.queues], page.cursor)
+    # One page with the few queues that the token names: a cursor would name a queue that it may not know.
+    infos = all_queues(call.backend, call.tenant)
     return m.QueueList([m.QueueBody.of(info) for info in infos if call.sees(info.tenant, info.queue)])
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
-from tenure.model.job import ChildJob, Counts, Job, OnParentDead, Page, ParentResult, QueueDepth, QueueInfo, ended_as
+from tenure.model.job import (
+    ChildJob,
+    Counts,
+    Job,
+    OnParentDead,
+    Page,
+    ParentResult,
+    QueueDepth,
+    QueueInfo,
+    QueuePage,
+    ended_as,
+)
 from tenure.model.lifecycle import Change, Reason, State, shown
-from tenure.model.names import QueueName
+from tenure.model.names import QueueName, queue_cursor, queue_of_cursor
 from tenure.queueing import flows, journal
 from tenure.queueing.core import Core
 from tenure.queueing.edges import children_of
@@ -471,11 +483,14 @@ def _age(since_ms: int | None, now_ms: int) -> int | None:
     return None if since_ms is None else now_ms - since_ms
 
 
-def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
+def queues(core: Core, tenant: str | None, limit: int, cursor: str | None) -> QueuePage:
+    begin = b"" if cursor is None else keyspace.queue_row(*queue_of_cursor(cursor))
     with core.engine.snapshot((keyspace.QUEUES, keyspace.COUNTERS, keyspace.READY)) as reader:
         now = core.time.now_ms()
-        found = (_info(reader, queue, now) for queue in core.registry.all(reader, tenant))
-        return sorted(found, key=lambda info: (info.tenant, info.queue))
+        found = list(islice(core.registry.each(reader, tenant, begin, min(limit + 1, 1000)), limit + 1))
+        more = queue_cursor(found.pop().name) if len(found) > limit else None
+        found.sort(key=attrgetter("name"))  # keys are ordered by the lengths of names first
+        return QueuePage([_info(reader, queue, now) for queue in found], more)
 
 
 def _info(reader: Reader, queue: RegisteredQueue, now_ms: int) -> QueueInfo:

@@ -172,9 +172,18 @@ class Registry:
         return None
 
     def all(self, reader: Reader, tenant: str | None = None) -> list[RegisteredQueue]:
-        begin, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
-        found = [registered(raw) for rows in iterate(reader, keyspace.QUEUES, begin, end) for _, raw in rows]
-        return [queue for queue in found if not queue.deleted]
+        return list(self.each(reader, tenant))
+
+    def each(
+        self, reader: Reader, tenant: str | None, begin: bytes = b"", chunk: int = 1000
+    ) -> Iterator[RegisteredQueue]:
+        """The queues of a tenant, or of all tenants, in the order of keys, from a key on; `chunk` at a time."""
+        first, end = (b"", keyspace.LAST) if tenant is None else keyspace.tenant_range(tenant)
+        for rows in iterate(reader, keyspace.QUEUES, max(first, begin), end, chunk):
+            for _, raw in rows:
+                queue = registered(raw)
+                if not queue.deleted:
+                    yield queue
 
     def forget(self) -> None:
         """Clear the cache."""

@@ -32,6 +32,7 @@ from tenure.queueing.removal import delete_extras
 from tenure.queueing.step_rows import wait_for_signal
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.engine import Reader
 from tenure.storage.keyspace import JOBS, STATE, Counter, Due
 from tenure.storage.records import (
     HAS_CHILDREN,
@@ -159,7 +160,7 @@ def _judge(
     for item, state in zip(items, read_states(reader, queue.prefix, jobs), strict=True):
         job, lease, token = item.proof
         if type(state) is not StateRecord:
-            gone = LeaseLost(job.hex(), token, "it is no longer there")
+            gone = LeaseLost(job.hex(), token, "it was settled, cancelled or purged before")
             outcomes.append(state if isinstance(state, Corrupt) else gone)
             continue
         if state.lease != lease or state.token != token or state.state != _LEASED:
@@ -172,9 +173,10 @@ def _judge(
                 continue
             settled.add(job)
         else:
-            record = read_lease(reader, queue.number, lease)
-            if record is None:
-                raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
+            record = _lease_of_job(reader, queue.number, lease, job)
+            if isinstance(record, Corrupt):
+                outcomes.append(record)
+                continue
             if record.expires_at_ms <= unit.now:
                 outcomes.append(LeaseLost(job.hex(), token, "its lease has expired"))
                 continue
@@ -182,6 +184,15 @@ def _judge(
         held.append((item, state))
         outcomes.append(None)
     return outcomes, held, leases
+
+
+def _lease_of_job(reader: Reader, queue: int, lease: bytes, job: bytes) -> LeaseRecord | Corrupt:
+    """The lease that a leased job names. It must exist: Corrupt says that it does not, or cannot be read."""
+    try:
+        record = read_lease(reader, queue, lease)
+    except Corrupt as damage:
+        return Corrupt(damage.detail, job.hex())
+    return Corrupt(f"its lease {lease.hex()} is missing", job.hex()) if record is None else record
 
 
 def held_state(unit: UnitOfWork, queue: RegisteredQueue, proof: Proof) -> StateRecord:

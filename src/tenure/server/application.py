@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 
 import msgspec
 
@@ -140,7 +140,7 @@ class Application:
             return _json({"status": "going down"}, 503)
         try:
             # A read that finds nothing still shows that the store can be read.
-            await self.operations.runner.run(self._dispatcher.backend.queues, "readyz")
+            await self.operations.runner.run(partial(self._dispatcher.backend.queues, "readyz", 1, None))
         except TenureError as exc:
             return _json({"status": exc.code}, 503)
         return _json({"status": "ready"})

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from tenure.errors import OpenError
 from tenure.telemetry import metrics_page
 
 #: Seconds for one request, from the connection to the answer.
@@ -38,24 +37,23 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Listener(HTTPServer):
-    allow_reuse_address = True
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()  # the one it made: it serves on the caller's
+        self.socket = listening
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore a scraper that disconnected, or was too slow."""
 
 
 @contextlib.contextmanager
-def serving_metrics(host: str, port: int) -> Iterator[int]:
-    """Serve `/metrics` in a thread while the context is open; yields the port. Raises OpenError."""
-    kind = type("_Listener6", (_Listener,), {"address_family": socket.AF_INET6}) if ":" in host else _Listener
-    try:
-        server = kind((host, port), _Handler)
-    except OSError as exc:
-        raise OpenError(f"cannot listen on {host}:{port} (server.metrics_bind): {exc.strerror or exc}") from exc
+def serving_metrics(listening: socket.socket) -> Iterator[None]:
+    """Serve `/metrics` on a listening socket, in a thread, while the context is open. Closes the socket."""
+    server = _Listener(listening)
     thread = threading.Thread(target=server.serve_forever, args=(0.2,), name="tenure-metrics", daemon=True)
     thread.start()
     try:
-        yield server.server_address[1]
+        yield
     finally:
         server.shutdown()
         thread.join()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tenure.backends.embedded import EmbeddedBackend
 from tenure.clock import Clock, SystemClock
 from tenure.contract.backend import Backend
+from tenure.contract.queue_infos import all_queues
 from tenure.errors import TenureError
 from tenure.model.job import QueueDepth
 from tenure.telemetry import MetricCollector, warn
@@ -104,7 +105,7 @@ def depths_of(backend: Backend, limit: int) -> tuple[Sequence[QueueDepth], int]:
     if isinstance(backend, EmbeddedBackend):
         return backend.depths(limit)
     infos = sorted(
-        backend.queues(None), key=lambda info: -(info.counts.waiting + info.counts.leased + info.counts.dead)
+        all_queues(backend, None), key=lambda info: -(info.counts.waiting + info.counts.leased + info.counts.dead)
     )
     depths = [
         QueueDepth(

@@ -7,6 +7,7 @@ finish, and ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import math
 import os
@@ -76,8 +77,8 @@ def parse_bind(text: str) -> Bind:
 
 
 @contextlib.contextmanager
-def listening(bind: Bind) -> Iterator[socket.socket]:
-    """Yield a socket that listens there. Raises OpenError."""
+def listening(bind: Bind, setting: str = "--bind") -> Iterator[socket.socket]:
+    """Yield a socket that listens there. Raises OpenError, which names the option or setting to change."""
     try:
         if bind.path:
             made = _unix(bind.path)
@@ -89,6 +90,8 @@ def listening(bind: Bind) -> Iterator[socket.socket]:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as exc:
         why = os.strerror(exc.errno) if exc.errno else exc  # create_server repeats the address in its message
+        if exc.errno == errno.EADDRINUSE:
+            why = f"{why} by another program: stop it, or choose another with {setting}"
         raise OpenError(f"cannot listen on {bind.path or f'{bind.host}:{bind.port}'}: {why}") from exc
     try:
         yield made
@@ -111,7 +114,7 @@ def _unix(path: str) -> socket.socket:
                     except ConnectionRefusedError:
                         os.unlink(path)
                     else:
-                        raise OSError(f"{path} is in use by another server")
+                        raise OSError("another server uses it: stop it, or choose another path")
             before = os.umask(0o177)
             try:
                 made.bind(name)
@@ -122,6 +125,16 @@ def _unix(path: str) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def metrics_place(settings: Server) -> Bind | None:
+    """Return the second address for `/metrics`, if there is one. Raises SettingsError."""
+    if settings.metrics_bind is None:
+        return None
+    place = parse_bind(settings.metrics_bind)
+    if place.path:
+        raise SettingsError("server.metrics_bind takes HOST:PORT")
+    return place
 
 
 def configured_authenticator(settings: Server, *places: Bind | None) -> Authenticator | None:
@@ -163,9 +176,16 @@ class Service:
     """A store behind an application, behind uvicorn. `run` serves until `stop`."""
 
     def __init__(
-        self, store: Store, bind: Bind, settings: Server, *, threads: int = 16, capnp: socket.socket | None = None
+        self,
+        store: Store,
+        bind: Bind,
+        settings: Server,
+        *,
+        threads: int = 16,
+        capnp: socket.socket | None = None,
+        metrics: socket.socket | None = None,
     ) -> None:
-        """`capnp`: a listening socket on which to serve Cap'n Proto.
+        """`capnp` and `metrics`: listening sockets on which to serve Cap'n Proto, and `/metrics` without a token.
 
         Raises SettingsError for a server open to everyone.
         """
@@ -183,11 +203,7 @@ class Service:
             from tenure.server.http_protocol import guarded
             from tenure.server.request_log import RequestLogger
             from tenure.server.shutdown import DrainingServer
-        if settings.metrics_bind is not None and parse_bind(settings.metrics_bind).path:
-            raise SettingsError("server.metrics_bind takes HOST:PORT")
-        self._metrics_bind = settings.metrics_bind
-        #: The port of the separate /metrics listener, once it runs.
-        self.metrics_port = 0
+        self._metrics = metrics
         self.authenticator: Authenticator = known or LoopbackAuthenticator(not bind.path)
         app = Application(
             self.dispatcher,
@@ -227,9 +243,8 @@ class Service:
         self.authenticator.prepare()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._shown_in_metrics())
-            if self._metrics_bind is not None:
-                place = parse_bind(self._metrics_bind)
-                self.metrics_port = stack.enter_context(serving_metrics(place.host, place.port))
+            if self._metrics is not None:
+                stack.enter_context(serving_metrics(self._metrics))
             self._serve(sock)
 
     @contextlib.contextmanager

@@ -15,6 +15,7 @@ data/
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -34,6 +35,14 @@ LOST = "lost"
 #: The project's name, and the name under which stores were made before it.
 NAMES = ("tenure", "leasehold")
 _OURS = {"OWNER", SOCKET, "DURABLE", "FORMAT.new", "db", "db.tables", LOST, "staging", "snapshots"}
+
+
+#: What to do about an error of the operating system.
+_ADVICE = {
+    errno.EMFILE: " (raise the process's limit, ulimit -n)",
+    errno.ENFILE: " (raise the system's limit, fs.file-max)",
+    errno.ENOSPC: " (make room)",
+}
 
 
 def expand(path: str) -> Path:
@@ -64,11 +73,13 @@ class Folder:
         try:
             if not self.path.exists():
                 parent = next(p for p in self.path.parents if p.exists())
+                _refuse_read_only(parent)
                 if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
                     raise OpenError(f"{self.path} cannot be made: {parent} is not a folder this user may write to")
                 return False
             if not self.path.is_dir():
                 raise OpenError(f"{self.path} is a file: a store is kept in a folder of its own")
+            _refuse_read_only(self.path)
             if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
                 raise OpenError(f"this user may not read and write {self.path}")
             refuse_others(self.path)
@@ -160,7 +171,8 @@ class Folder:
             raise self._unusable(exc) from exc
 
     def _unusable(self, exc: OSError) -> OpenError:
-        return OpenError(f"{self.path} cannot be used: {exc.strerror or exc}")
+        advice = _ADVICE.get(exc.errno or 0, "")
+        return OpenError(f"{self.path} cannot be used: {exc.strerror or exc}{advice}")
 
     def _lock(self, fd: int, shared: bool) -> bool:
         try:
@@ -250,6 +262,11 @@ def make_private(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o777 != 0o700:
         path.chmod(0o700)
+
+
+def _refuse_read_only(path: Path) -> None:
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise OpenError(f"{path} is on a read-only file system: an open store writes, even if it is only read")
 
 
 def refuse_others(path: Path) -> None:

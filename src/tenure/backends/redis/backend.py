@@ -17,7 +17,6 @@ from tenure.contract.backend import (
     JobIds,
     Parents,
     Progress,
-    QueueInfos,
     QuotaInfos,
     Schedules,
     SnapshotInfos,
@@ -29,7 +28,7 @@ from tenure.contract.network import NetworkServing
 from tenure.errors import InvalidArgument, SnapshotExpired, TenureError
 from tenure.model.event import EventPage
 from tenure.model.group import GroupPage
-from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Restored, Swept
+from tenure.model.job import Counts, Enqueued, Job, Page, QueuePage, Replayed, Restored, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle
 from tenure.model.names import QueueName
 from tenure.model.quota import Quota
@@ -216,8 +215,8 @@ class RedisBackend(NetworkServing):
     def draw(self, tenant: str, requests: int) -> int:
         return requests
 
-    def queues(self, tenant: str | None) -> QueueInfos:
-        return queries.queues(self._core, tenant)
+    def queues(self, tenant: str | None, limit: int, cursor: str | None) -> QueuePage:
+        return queries.queues(self._core, tenant, limit, cursor)
 
     def find(self, job: bytes) -> Job | None:
         return queries.find(self._core, job)

@@ -263,7 +263,11 @@ def _answers(codes: bytes, items: Sequence[Settle]) -> list[TenureError | None]:
 
 _NAMES = {ord(letter): name for name, letter in OUTCOMES.items()}
 _SETTLED = OUTCOMES["settled"].encode()
-_DETAILS = {"gone": "it is no longer there", "lost": "its lease has ended", "expired": "its lease has expired"}
+_DETAILS = {
+    "gone": "it was settled, cancelled or purged before",
+    "lost": "its lease has ended",
+    "expired": "its lease has expired",
+}
 
 
 def _outcome(code: int, proof: Proof) -> TenureError | None:

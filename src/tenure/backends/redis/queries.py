@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import heapq
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Any
 
 from tenure.backends.redis import journal
@@ -24,12 +26,12 @@ from tenure.backends.redis.records import (
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.errors import Corrupt, InvalidArgument, WaitTimeout
 from tenure.model import lifecycle
-from tenure.model.job import ChildJob, Counts, Job, Page, ParentResult, QueueInfo, ended_as
+from tenure.model.job import ChildJob, Counts, Job, Page, ParentResult, QueueInfo, QueuePage, ended_as
 from tenure.model.lifecycle import Reason, shown
-from tenure.model.names import QueueName
+from tenure.model.names import QueueName, queue_cursor, queue_of_cursor
 from tenure.model.request import UpcomingRequest
 from tenure.model.retry import Policy
-from tenure.queueing.queries import ANSWER_BYTES
+from tenure.queueing.queries import ANSWER_BYTES, weight
 from tenure.queueing.waiters import until_ended
 from tenure.storage.keyspace import digest
 from tenure.storage.records import ON_PARENT_DEAD
@@ -195,37 +197,45 @@ def _shown(state: State, now_ms: int) -> str:
 # ── many jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def list_jobs(core: Core, name: QueueName, state: str, limit: int, cursor: str | None) -> Page:
+def list_jobs(
+    core: Core, name: QueueName, state: str, limit: int, cursor: str | None, most: int = ANSWER_BYTES
+) -> Page:
+    """Return a page of jobs in a state, of about `most` bytes at most."""
     after = None if cursor is None else _split_cursor(cursor, name, state)
     queue = core.shards.find(name)
     if queue is None:
         return Page([], None)
     jobs: list[Job] = []
+    size = 0
     partition, place = (0, b"") if after is None else after
     last = (partition, place)
     for shard in queue.shards[partition:]:
-        found = _page(core, shard, state, limit + 1 - len(jobs), place)
+        if size >= most:
+            return Page(jobs, _cursor(name, state, *last))
+        found, cut = _page(core, shard, state, limit + 1 - len(jobs), place, most - size)
         for at, job in found:
             if len(jobs) == limit:
                 return Page(jobs, _cursor(name, state, *last))
             last = (shard.partition, at)
             if job is not None:
                 jobs.append(job)
+                size += weight(job)
+        if cut:
+            return Page(jobs, _cursor(name, state, *last))
         place = b""
     return Page(jobs, None)
 
 
-def _page(core: Core, shard: Shard, state: str, limit: int, place: bytes) -> list[tuple[bytes, Job | None]]:
-    now, ids, *rest = core.commands.call(shard.base, "page", state, limit, place)
+def _page(
+    core: Core, shard: Shard, state: str, limit: int, place: bytes, most: int
+) -> tuple[list[tuple[bytes, Job | None]], bool]:
+    """Return the positions and jobs that fit in `most` bytes, and whether there are more up to `limit`."""
+    now, ids, *rest = core.commands.call(shard.base, "page", state, limit, place, most)
     count = len(ids) // 16
     fields = rest[count:]
-    return [
-        (
-            rest[n],
-            _job(shard, ids[16 * n : 16 * n + 16], fields[_FIELDS * n : _FIELDS * (n + 1)], now),
-        )
-        for n in range(count)
-    ]
+    fit = len(fields) // _FIELDS
+    jobs = (_job(shard, ids[16 * n : 16 * n + 16], fields[_FIELDS * n : _FIELDS * (n + 1)], now) for n in range(fit))
+    return list(zip(rest, jobs, strict=False)), fit < count
 
 
 def _mark(name: QueueName, state: str) -> bytes:
@@ -270,16 +280,19 @@ def list_all(
         begin, _, rest = cursor.partition("!")
         inner = rest or None
     jobs: list[Job] = []
+    size = 0
     found = _queues(core, tenant, queues)
     for at, queue in enumerate(found):
         name = f"{queue.name.tenant}/{queue.name.queue}"
         if name < begin:
             continue
-        page = list_jobs(core, queue.name, state, limit - len(jobs), inner if name == begin else None)
+        inner_cursor = inner if name == begin else None
+        page = list_jobs(core, queue.name, state, limit - len(jobs), inner_cursor, ANSWER_BYTES - size)
         jobs += page.jobs
+        size += sum(map(weight, page.jobs))
         if page.cursor is not None:
             return Page(jobs, f"{name}!{page.cursor}")
-        if len(jobs) >= limit and at + 1 < len(found):
+        if (len(jobs) >= limit or size >= ANSWER_BYTES) and at + 1 < len(found):
             after = found[at + 1].name
             return Page(jobs, f"{after.tenant}/{after.queue}!")
     if cursor is not None and "!" not in cursor:
@@ -304,8 +317,16 @@ def upcoming(core: Core, request: UpcomingRequest) -> Page:
             found = core.commands.call(shard.base, "upcoming", before or 0, limit + 1, after)
             rows.extend((row, shard) for row in found)
     first = heapq.nsmallest(limit + 1, rows)
-    jobs = [job for row, shard in first[:limit] if (job := get(core, shard.name, row[8:])) is not None]
-    return Page(jobs, base64.urlsafe_b64encode(first[limit - 1][0]).decode() if len(first) > limit else None)
+    jobs: list[Job] = []
+    size = 0
+    for at, (row, shard) in enumerate(first):
+        if at == limit or size >= ANSWER_BYTES:
+            return Page(jobs, base64.urlsafe_b64encode(first[at - 1][0]).decode())
+        job = get(core, shard.name, row[8:])
+        if job is not None:
+            jobs.append(job)
+            size += weight(job)
+    return Page(jobs, None)
 
 
 # ── counts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -325,9 +346,13 @@ def policy(core: Core, name: QueueName) -> Policy:
     return found.policy if found is not None and isinstance(found.policy, Policy) else Policy()
 
 
-def queues(core: Core, tenant: str | None) -> list[QueueInfo]:
-    found = (queue_info(core, queue) for queue in core.shards.queues(tenant))
-    return [info for info in found if info is not None]
+def queues(core: Core, tenant: str | None, limit: int, cursor: str | None) -> QueuePage:
+    found = core.shards.queues(tenant)
+    if cursor is not None:
+        found = found[bisect_left(found, queue_of_cursor(cursor), key=attrgetter("name")) :]
+    more = queue_cursor(found[limit].name) if len(found) > limit else None
+    infos = (queue_info(core, queue) for queue in found[:limit])
+    return QueuePage([info for info in infos if info is not None], more)
 
 
 def queue_info(core: Core, queue: RegisteredQueue) -> QueueInfo | None:

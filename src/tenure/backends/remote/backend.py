@@ -19,7 +19,6 @@ from tenure.contract.backend import (
     Events,
     Parents,
     Progress,
-    QueueInfos,
     QuotaInfos,
     Schedules,
     Steps,
@@ -38,7 +37,7 @@ from tenure.errors import (
 )
 from tenure.model.event import EventPage
 from tenure.model.group import GroupPage
-from tenure.model.job import Counts, Enqueued, Job, Page, Replayed, Swept
+from tenure.model.job import Counts, Enqueued, Job, Page, QueuePage, Replayed, Swept
 from tenure.model.lease import AnyQueues, ClaimRequest, Extended, Leased, Proof, Settle, receipt
 from tenure.model.names import DEFAULT_TENANT, QueueName
 from tenure.model.quota import Quota
@@ -80,6 +79,11 @@ class RemoteBackend(NetworkServing, BulkVerbs):
         except Unavailable as exc:
             self._transport.close()
             raise OpenError(f"no Tenure server answers there: {exc}") from exc
+        except NotFound as exc:
+            self._transport.close()
+            raise OpenError(
+                f"no Tenure server answers at {self.url}: the server there knows no stores ({exc}). Check the path of the URL"
+            ) from exc
         except Unauthenticated as exc:
             self._transport.close()
             raise Unauthenticated(
@@ -253,9 +257,10 @@ class RemoteBackend(NetworkServing, BulkVerbs):
     def policy(self, name: QueueName) -> Policy:
         return self._of_queue("policy", name, "/policy", None, Policy)
 
-    def queues(self, tenant: str | None) -> QueueInfos:
-        reply = self._ask(OPERATIONS["queues"], "/v1/queues", tenant, None, m.QueueList)
-        return [queue.info() for queue in reply.queues]
+    def queues(self, tenant: str | None, limit: int, cursor: str | None) -> QueuePage:
+        at = "/v1/queues" + query_of(limit=limit, cursor=cursor)
+        reply = self._ask(OPERATIONS["queues"], at, tenant, None, m.QueueList)
+        return QueuePage([queue.info() for queue in reply.queues], reply.cursor)
 
     def schedules(self, tenant: str | None) -> Schedules:
         return self._ask(OPERATIONS["schedules"], "/v1/schedules", tenant, None, m.ScheduleList).schedules

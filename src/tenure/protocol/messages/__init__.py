@@ -25,6 +25,9 @@ from tenure.protocol.messages.administration import (
     PurgeBody as PurgeBody,
     QueueBody as QueueBody,
     QueueList as QueueList,
+)
+from tenure.protocol.messages.administration import (
+    QueuesQuery as QueuesQuery,
     QuotaList as QuotaList,
     ReplayBody as ReplayBody,
     ScheduleBody as ScheduleBody,

@@ -40,6 +40,11 @@ class ListAllQuery(ListQuery):
     queues: str | None = None
 
 
+class QueuesQuery(Request):
+    limit: Limit = 1000
+    cursor: str | None = None
+
+
 class GroupsQuery(Request):
     limit: Limit = 100
     cursor: str | None = None
@@ -151,6 +156,8 @@ class QueueBody(Struct, frozen=True, kw_only=True):
 
 class QueueList(Struct, frozen=True):
     queues: list[QueueBody]
+    #: Pass it to the next call; null: this was the last page.
+    cursor: str | None = None
 
 
 class QuotaList(Struct, frozen=True):

@@ -100,7 +100,9 @@ def bearer(headers: Mapping[str, str]) -> str:
         raise Unauthenticated(f"the token is larger than {MAX_TOKEN_BYTES:,} bytes")
     scheme, _, token = value.partition(" ")
     token = token.strip(" ")
-    if scheme.lower() != "bearer" or token.count(".") != 2 or not token.isascii() or " " in token or "," in token:
+    if scheme.lower() == "bearer" and token.count(".") != 2:
+        raise Unauthenticated("the token is not a JSON Web Token: 'tenure token' issues one")
+    if scheme.lower() != "bearer" or not token.isascii() or " " in token or "," in token:
         raise Unauthenticated("the Authorization header is not 'Bearer' and one token")
     return token
 

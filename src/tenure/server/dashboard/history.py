@@ -22,6 +22,7 @@ from msgspec import Struct
 from tenure import telemetry
 from tenure.clock import Clock, SystemClock
 from tenure.contract.backend import Backend
+from tenure.contract.queue_infos import all_queues
 from tenure.errors import TenureError
 from tenure.model.event import Event
 from tenure.model.ids import created_ms
@@ -178,7 +179,7 @@ class History:
             oldest = now - max(_FRESH_MS, self._cost_s * 1000 * _FRESH_TIMES) if after is None else after
             if self._read_ms is None or self._read_ms <= oldest:
                 began = thread_time()
-                self._infos, self._read_ms = self._backend.queues(None), now
+                self._infos, self._read_ms = all_queues(self._backend, None), now
                 self._cost_s = thread_time() - began
                 self._count(self._infos)
             return self._infos

@@ -133,6 +133,16 @@ def test_settling_a_damaged_job_is_an_error_not_a_lost_lease(broken: World) -> N
     queue.ack(claim[1])
 
 
+def test_a_batch_tells_damaged_jobs_from_lost_ones(broken: World) -> None:
+    queue = broken.queue()
+    made = fill(queue, 4)
+    claim = queue.claim(limit=4)
+    queue.cancel(made[2])
+    _damage(broken, queue, made[1], "state")
+    settled = queue.ack_many(claim)
+    assert (settled.done, settled.damaged, settled.lost) == ([made[0], made[3]], [made[1]], [made[2]])
+
+
 def test_an_expired_lease_with_a_damaged_job_gives_back_the_others(broken: World) -> None:
     if broken.clock is None:
         pytest.skip("this store takes no manual clock")

@@ -436,7 +436,7 @@ def test_queries_of_a_request_view_work_and_it_closes_nothing(store: Store, queu
         assert found is not None
         assert found.payload == b"x"
         assert view.counts(NAME).ready == 1
-        assert len(view.queues(None)) == 1
+        assert len(view.queues(None, 10, None).queues) == 1
         view.close()
     assert view.url == store.url
     queue.enqueue(b"y")

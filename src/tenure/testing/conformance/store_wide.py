@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tenure.api.store import Store
 from tenure.clock import ManualClock
+from tenure.contract.queue_infos import queue_info
 from tenure.errors import InvalidArgument, LeaseLost, QueueNotEmpty
 from tenure.model.job import NewJob, Page
+from tenure.model.names import QueueName
 from tenure.model.retry import Policy
+from tenure.queueing.queries import ANSWER_BYTES
 from tenure.testing.conformance.world import claim_all
 
 
@@ -111,6 +116,73 @@ def test_upcoming_jobs_come_page_by_page_and_between_two_moments(store: Store, c
     assert {job.queue for job in store.upcoming(queues=["q1"])} == {"q1"}
     with pytest.raises(InvalidArgument):
         store.upcoming(cursor="nonsense")
+
+
+@pytest.mark.parametrize("verb", ["list", "list_all", "upcoming"])
+def test_a_list_of_large_payloads_comes_in_pages(store: Store, verb: str) -> None:
+    """A page ends at 16 MiB, about: its reader, a server and the store's own process hold no more at once."""
+    size, largest = 7 * 2**20, ANSWER_BYTES + 8 * 2**20
+    one, other = store.queue("one"), store.queue("other")
+    made = [
+        queue.enqueue(bytes([n]) * size, delay=1000 + n).id for n, queue in enumerate((one, one, one, other, other))
+    ]
+    calls: dict[str, Callable[..., Page]] = {
+        "list": lambda **page: one.list("scheduled", **page),
+        "list_all": lambda **page: store.list("scheduled", **page),
+        "upcoming": store.upcoming,
+    }
+    seen: list[str] = []
+    cursor = None
+    for _ in made:
+        page = calls[verb](limit=100, cursor=cursor)
+        assert sum(len(job.payload) for job in page) <= largest
+        seen += [job.id for job in page]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert cursor is None
+    assert seen == (made[:3] if verb == "list" else made)
+
+
+# ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_queues_come_in_pages_and_each_is_on_one(store: Store) -> None:
+    """Names of several lengths, because a store may order them by their length first."""
+    made = {("default", name) for name in ("a", "b1", "long-name", "z")} | {("acme", name) for name in ("a", "mm", "n")}
+    for tenant, name in made:
+        store.queue(name, tenant).enqueue(b"x")
+
+    def walk(tenant: str | None, limit: int) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        cursor: str | None = None
+        while True:
+            page = store.backend.queues(tenant, limit, cursor)
+            assert len(page.queues) <= limit
+            found += [(info.tenant, info.queue) for info in page.queues]
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    for of in (None, "acme", "default", "nobody"):
+        wanted = sorted(each for each in made if of in (None, each[0]))
+        for limit in (1, 2, 3, len(made)):
+            assert sorted(walk(of, limit)) == wanted
+        assert [(info.tenant, info.queue) for info in store.queues(of)] == wanted
+    assert store.backend.queues("acme", 10, "default/a").queues in ([], store.queues("acme"))  # another tenant's place
+    for nonsense in ("nonsense", "", "/", "acme/", "a/b/c", "acme/UPPER"):
+        with pytest.raises(InvalidArgument):
+            store.backend.queues(None, 10, nonsense)
+
+
+def test_the_numbers_of_one_queue_are_read_without_those_of_others(store: Store) -> None:
+    for name in ("a", "b", "bb", "c"):
+        store.queue(name).enqueue_many([b"x"] * len(name))
+    found = queue_info(store.backend, QueueName("default", "bb"))
+    assert found is not None
+    assert (found.queue, found.counts.ready) == ("bb", 2)
+    for missing in (QueueName("default", "ba"), QueueName("default", "d"), QueueName("acme", "a")):
+        assert queue_info(store.backend, missing) is None
 
 
 # ── deleting queues ──────────────────────────────────────────────────────────────────────────────────────────────────

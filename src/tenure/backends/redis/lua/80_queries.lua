@@ -13,9 +13,12 @@ function L.fetch_beside(b, id, s)
   end
 end
 
--- For each job: state, body, error, progress, result, and the facts of L.fetch_beside.
-function L.fetch(b, ids, reply)
+-- For each job: state, body, error, progress, result, and the facts of L.fetch_beside. Of the first jobs only, if all
+-- would be more than about `most` bytes.
+function L.fetch(b, ids, reply, most)
+  local bytes = 0
   for _, id in ipairs(ids) do
+    if most and bytes >= most then break end
     local n = #reply
     local value = call('HGET', b.base .. ':state', id)
     local s = value and L.state_of(id, value)
@@ -25,6 +28,7 @@ function L.fetch(b, ids, reply)
     reply[n + 2] = call('HGET', b.base .. ':jobs', id) or ''
     reply[n + 3], reply[n + 4], reply[n + 5] = notes[1] or false, notes[2] or false, notes[3] or false
     reply[n + 6] = s and L.fetch_beside(b, id, s) or false
+    bytes = bytes + #reply[n + 2] + #(notes[1] or '') + #(notes[3] or '')
   end
   return reply
 end
@@ -71,7 +75,8 @@ function L.rank_after(key, score, id)
   return low
 end
 
--- Arguments: state, limit, and the position: source (tier; 0 for done and dead), score, id, or '' to start.
+-- Arguments: state, limit, the position: source (tier; 0 for done and dead), score, id, or '' to start; and about how
+-- many bytes of jobs. Returns the time, all ids, the position of each, and the fields of the jobs that fit.
 readers.page = function(keys, args)
   local b, answer = L.begin(keys, args)
   if not b then return answer end
@@ -112,7 +117,7 @@ readers.page = function(keys, args)
   end
   local reply = {b.now, concat(ids)}
   for i, place in ipairs(places) do reply[2 + i] = place end
-  return L.fetch(b, ids, reply)
+  return L.fetch(b, ids, reply, tonumber(args[7]))
 end
 
 -- Waiting jobs of a priority, with and without a group, by time and id.

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 from tenure.contract.backend import Backend
+from tenure.contract.queue_infos import queue_info
 from tenure.errors import Forbidden, NotFound
 from tenure.model.job import QueueInfo
 from tenure.model.names import QueueName
@@ -54,7 +55,7 @@ class Viewer(NamedTuple):
 
     def info(self, name: QueueName) -> QueueInfo:
         """Return the counts of a queue; one newer than the last reading is read from the store. Raises NotFound."""
-        found = _named(self.history.infos(self.after), name) or _named(self.backend.queues(name.tenant), name)
+        found = _named(self.history.infos(self.after), name) or queue_info(self.backend, name)
         if found is not None:
             return found
         raise NotFound(f"there is no queue {name.queue!r}")

@@ -83,6 +83,8 @@ def translated(exc: Exception) -> TenureError:
         return Corrupt(f"RocksDB met damaged bytes: {text}")
     if "No space left" in text or "NoSpace" in text:
         return Unavailable(f"the disk is full: make room ({text})")
+    if "Too many open files" in text:
+        return Unavailable(f"the process may open no more files: raise its limit, ulimit -n ({text})")
     if "closed" in text:
         return StoreClosed("this store was closed")
     return Unavailable(f"RocksDB failed: {text}")
