@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tenure.errors import CommitUnknown, Corrupt, Unavailable
-from tenure.storage.engines.foundationdb import FoundationEngine, engine as engine_module
+from tenure.storage.engines.foundationdb import FoundationEngine
+from tenure.storage.engines.foundationdb import engine as engine_module
 from tenure.storage.engines.foundationdb.engine import _Attempts
 from tenure.storage.keyspace import JOBS, JOURNAL, LAST, META, PAYLOAD
 from tenure.testing import fdb
