@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 
 from tenure.errors import CommitUnknown, Corrupt, Unavailable
 from tenure.storage.engines.foundationdb import FoundationEngine
-from tenure.storage.engines.foundationdb import engine as engine_module
 from tenure.storage.engines.foundationdb.engine import _Attempts
 from tenure.storage.keyspace import JOBS, JOURNAL, LAST, META, PAYLOAD
 from tenure.testing import fdb
@@ -98,7 +98,7 @@ def test_a_number_that_another_transaction_has_is_chosen_again(
     engine: FoundationEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = [7, 7, 8]
-    monkeypatch.setattr(engine_module.secrets, "randbits", lambda bits: drawn.pop(0))
+    monkeypatch.setattr(secrets, "randbits", lambda bits: drawn.pop(0))
     assert engine.transact(lambda tx: tx.append(JOURNAL, b"of the first")) is not None
     assert write(engine, b"of the second") == "written of the second"
     assert drawn == []
