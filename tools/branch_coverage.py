@@ -8,8 +8,8 @@
     python tools/branch_coverage.py --report        run nothing: combine what earlier runs measured, and print the table
 
 A part is one entry of TESTS, in a process of its own; its measurement is a file in build/coverage. A run that is stopped
-loses the part that was running. The process of the tests and its forks are measured. What tests do in programs that they
-start, and what a killed fork did, does not count.
+loses the part that was running. The process of the tests, its forks, and the Python programs that it starts are measured.
+What a killed process did does not count.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _UNTRACED = "tests/storage/test_group_commit.py::test_an_interrupted_waiter_does
 _PLAIN = [f"-pno:{plugin}" for plugin in ("cacheprovider", "schemathesis", "faker")]
 
 
-#: Forks that end with os._exit write what they measured, each into a file of its own.
-_OPTIONS = "[run]\nbranch = true\nparallel = true\npatch = _exit\nsource =\n" + "".join(
+#: Each process writes what it measured into a file of its own: also forks that end with os._exit, and started programs.
+_OPTIONS = "[run]\nbranch = true\nparallel = true\npatch = _exit, subprocess\nsource =\n" + "".join(
     f"    {SOURCE / package}\n" for package in PACKAGES
 )
 

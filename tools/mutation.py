@@ -48,7 +48,7 @@ TESTS = (
     "tests/flows/test_repair.py", "tests/bulk/test_loading.py", "tests/bulk/test_staged_rows.py", "tests/moving",
     "tests/dashboard/test_explain.py", "tests/worker/test_schedules.py", "tests/worker/test_periodic.py",
     "tests/server/test_waiting.py", "tests/server/test_quotas.py", "tests/damage/test_repair.py",
-    "tests/damage/test_late_repair.py",
+    "tests/damage/test_late_repair.py", "tests/damage/test_lost_rows.py",
 )  # fmt: skip
 #: The most seconds that the chosen tests of one mutant take without it; and the seconds after which it has hung.
 BUDGET = 40.0

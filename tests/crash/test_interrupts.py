@@ -1,12 +1,13 @@
 """Exceptions raised anywhere inside a verb (Ctrl-C, SIGALRM, a tracing function) leave the store consistent.
 
 Each verb is interrupted repeatedly: by a signal handler at a random time, and by a tracing function at a line of our
-code. Afterwards nothing hangs, `check` finds nothing, and every enqueued job can be claimed. INTERRUPTS sets the number
+code, or after a bytecode at which Python handles signals. Afterwards nothing hangs, `check` finds nothing, and every enqueued job can be claimed. INTERRUPTS sets the number
 for each engine and method (the long run: 3,000).
 """
 
 from __future__ import annotations
 
+import dis
 import faulthandler
 import os
 import random
@@ -179,37 +180,67 @@ class RaiseAtLine:
     def __call__(self, frame: FrameType, event: str, argument: object) -> RaiseAtLine | None:
         if not frame.f_code.co_filename.startswith(OURS):
             return None
-        if event == "line" and self.raised is None:
+        if self.raised is None and self.counts(frame, event):
             self.left -= 1
             if self.left < 0:
                 self.raised = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 raise Interrupted
         return self
 
+    def counts(self, frame: FrameType, event: str) -> bool:
+        return event == "line"
 
-def test_a_tracing_function_raises_at_any_line(store: tuple[Store, ManualClock]) -> None:
+
+class RaiseAtBytecode(RaiseAtLine):
+    """A tracing function that raises once, after the n-th bytecode at which Python runs signal handlers.
+
+    A handler runs at the begin of a function, after a call of C code, and at the end of a loop's turn: the result of the
+    call is not stored yet.
+    """
+
+    _HANDLING = frozenset(
+        dis.opmap[name]
+        for name in ("RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
+        if name in dis.opmap
+    )
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        #: The bytecode before: its frame, and its place there. Not the frame itself, which holds what it works with.
+        self._before = (0, 0)
+
+    def counts(self, frame: FrameType, event: str) -> bool:
+        frame.f_trace_opcodes = True
+        if event != "opcode":
+            return False
+        (before, at), self._before = self._before, (id(frame), frame.f_lasti)
+        return before == id(frame) and frame.f_code.co_code[at] in self._HANDLING
+
+
+@pytest.mark.parametrize("kind", [RaiseAtLine, RaiseAtBytecode], ids=["line", "bytecode"])
+def test_a_tracing_function_raises_anywhere(store: tuple[Store, ManualClock], kind: type[RaiseAtLine]) -> None:
     opened, clock = store
     queue, kept = opened.queue("work"), opened.queue("kept")
     chance = random.Random(20261116)
     hits = 0
-    lines = [200] * len(verbs(queue, kept))
+    places = [200] * len(verbs(queue, kept))
     for turn in range(COUNT):
-        number = turn % len(lines)
-        trace = RaiseAtLine(chance.randrange(lines[number]))
+        number = turn % len(places)
+        trace = kind(chance.randrange(places[number]))
         before = sys.gettrace()
         sys.settrace(trace)
         try:
             verbs(queue, kept)[number]()
-            lines[number] = max(20, lines[number] - trace.left)  # the number of lines that the verb runs
+            places[number] = max(20, places[number] - trace.left)  # the number of lines or bytecodes of the verb
         except Interrupted:
             hits += 1
-            lines[number] += 10
+            places[number] += 10
         finally:
             sys.settrace(before)
         if turn % 40 == 39:
             report = opened.check()
             assert report.ok, (trace.raised, report.findings[:3])
-    print(f"{hits} exceptions raised at lines of ours")
+    print(f"{hits} exceptions raised in code of ours")
     assert hits > COUNT // 2
     settle_down(opened, clock)
     in_another_thread(lambda: [verb() for verb in verbs(queue, kept)])  # nothing is left locked to this thread

@@ -90,7 +90,7 @@ def test_really_killed(engine: str, folder: Path) -> None:  # noqa: F811 - the f
         log = run / "log"
         if (run / "data" / "FORMAT").exists():
             found = events(f"{engine}:{run / 'data'}")
-            there = {(kind, job_id) for _, _, kind, job_id, _ in found}
+            there = {(event.type, event.job_id) for event in found}
             said = log.read_bytes() if log.exists() else b""
             missing = Said(said).acknowledged - there
             assert not missing, f"acknowledged and lost: {missing}"

@@ -111,6 +111,19 @@ def test_staged_pieces_and_manifests_count(engine: str, tmp_path: Path):
         assert store.check().clean
 
 
+def test_only_a_tenants_own_manifests_count_when_its_quota_is_set():
+    """A manifest counts as 64 KiB."""
+    with tenure.open("memory:", sweep=False) as store:
+        backend = store.backend
+        for write in ("globex/a", "globex/b", "globex/c", "acme/a"):
+            backend.begin_write(write, b"m", 60_000)
+        store.set_quota("acme", Quota(max_bytes=2 * 65_536 + 1_000))
+        backend.begin_write("acme/b", b"m", 60_000)
+        with pytest.raises(QuotaExceeded):
+            backend.begin_write("acme/c", b"m", 60_000)
+        assert store.check().clean
+
+
 def test_manifests_that_are_forgotten_make_room():
     clock = ManualClock()
     with tenure.open("memory:", clock=clock, sweep=False) as store:

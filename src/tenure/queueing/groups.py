@@ -29,7 +29,7 @@ from tenure.queueing.turns import Status
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import GROUP_READY, GROUPS, JOBS, TURNS
-from tenure.storage.records import HAS_GROUP, NO_PLACES, GroupRecord, StateRecord, TurnRecord
+from tenure.storage.records import NO_PLACES, GroupRecord, StateRecord, TurnRecord
 
 if TYPE_CHECKING:
     from tenure.queueing.unit_of_work import UnitOfWork
@@ -88,24 +88,22 @@ def take_together(unit: UnitOfWork, queue: int, group: bytes, name: bytes, count
     change.leased += count
 
 
-def let_go_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> None:
+def let_go_of(unit: UnitOfWork, queue: int, job: bytes) -> None:
     """A job that has a group is no longer leased."""
-    name = name_of(unit, queue, job, state)
+    name = name_of(unit, queue, job)
     if name:
         unit.groups.of(queue, group_id(name), name).leased -= 1
 
 
 def wait_again(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord) -> None:
     """A job that has a group waits again, as its state says."""
-    name = name_of(unit, queue.number, job, state)
+    name = name_of(unit, queue.number, job)
     if name:
         wait(unit, queue, job, state.priority, state.visible_at_ms, name)
 
 
-def name_of(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord) -> bytes:
-    """The name of a job's group; empty if it has none, or if its row is damaged: then `check` recounts the group."""
-    if not state.flags & HAS_GROUP:
-        return b""
+def name_of(unit: UnitOfWork, queue: int, job: bytes) -> bytes:
+    """The name of the group of a job that has one; empty if its row is damaged: then `check` recounts the group."""
     try:
         raw = unit.tx.reader.get(JOBS, keyspace.of_queue(queue, job))
         return b"" if raw is None else records.job_group(raw, job)

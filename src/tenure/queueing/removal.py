@@ -69,7 +69,7 @@ def remove(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, change:
     """Remove a job that is not leased: rows, index rows, counters; writes the event."""
     tx = unit.tx
     if state.flags & records.HAS_GROUP and state.state == State.WAITING:
-        name = groups.name_of(unit, queue, job, state)
+        name = groups.name_of(unit, queue, job)
         if name:
             groups.wait_no_more(unit, queue, job, state, name)
     index = index_row(queue, job, state)
@@ -87,7 +87,7 @@ def remove_leased(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, 
     """Remove a leased job. The holder's next verb on it raises LeaseLost."""
     tx = unit.tx
     if state.flags & records.HAS_GROUP:
-        groups.let_go_of(unit, queue, job, state)
+        groups.let_go_of(unit, queue, job)
     record = read_lease(tx, queue, state.lease)
     if record is not None:
         close_jobs(tx, queue, state.lease, record, 1, lost=job)

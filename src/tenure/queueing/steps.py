@@ -81,7 +81,7 @@ def _wake(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateReco
     """Make a scheduled job ready now."""
     tx, number, grouped = unit.tx, queue.number, state.flags & records.HAS_GROUP
     tx.delete(keyspace.READY, keyspace.ready(number, state.priority, state.visible_at_ms, job, grouped))
-    if grouped and (name := groups.name_of(unit, number, job, state)):
+    if grouped and (name := groups.name_of(unit, number, job)):
         groups.wait_no_more(unit, number, job, state, name)
     state = state._replace(visible_at_ms=unit.now)
     ref = unit.event(Change.SIGNALLED, number, job, state, at_ms=unit.now, previous=state.last_event)

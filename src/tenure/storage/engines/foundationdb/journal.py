@@ -158,8 +158,6 @@ class JournalView:
     def resolve(self, ref: int) -> int:
         """The real reference for a provisional one; `_TRIMMED` if its row was trimmed."""
         provisional, index = split_ref(ref)
-        if not provisional & PROVISIONAL:
-            return ref
         transaction, row = of_transaction(provisional)
         first = self._firsts.get(transaction)
         if first is None:

@@ -26,14 +26,15 @@ class VersionSnapshot(Snapshot):
         self._rows = pinned()
 
     def _retrying(self, read: Callable[[], T]) -> T:
-        for left in reversed(range(_TRIES)):
+        left = _TRIES
+        while True:
             try:
                 return read()
             except self._fdb.FDBError as error:
+                left -= 1
                 if not left or not self._fdb.predicates.is_retryable(error):
                     raise translated(error) from error
                 self._rows = self._pinned()  # the same version: a server may have been slow or briefly away
-        raise AssertionError("unreachable")
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         return self._retrying(lambda: self._rows.get(space, key))
