@@ -2,6 +2,8 @@
 
 python -m tests.simulation --histories 2000
 python -m tests.simulation --seconds 120
+python -m tests.simulation --histories 1000000 --record runs.jsonl       goes on where a stopped run left off
+python -m tests.simulation --histories 0 --record runs.jsonl             the totals of all that it records
 python -m tests.simulation --seed 17                       one history, printed
 python -m tests.simulation --seed 17 --steps 3,8,41        … with these steps only
 """
@@ -17,8 +19,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
 from multiprocessing import get_context
+from pathlib import Path
 
 from tests.simulation.batch import Tally, simulate
+from tests.simulation.record import Record
 from tests.simulation.shrinking import failure_of, shrunk
 from tests.simulation.world import STEPS, History
 
@@ -32,24 +36,27 @@ def _chunks(first: int, histories: int | None) -> Iterator[range]:
         yield range(begin, begin + _CHUNK if histories is None else min(begin + _CHUNK, first + histories))
 
 
-def run(first: int, histories: int | None, seconds: float | None, processes: int) -> Tally:
-    """Run histories until the number or the time is reached, or one has failed."""
-    tally, chunks = Tally(), _chunks(first, histories)
+def run(first: int, histories: int | None, seconds: float | None, processes: int, record: Record) -> None:
+    """Run histories until the number or the time is reached, or one has failed. Seeds that are recorded are left out."""
+    chunks = (seeds for seeds in _chunks(first, histories) if not record.has(seeds))
     until = None if seconds is None else time.monotonic() + seconds
     with ProcessPoolExecutor(processes, get_context("forkserver")) as pool:
-        running: set[Future[Tally]] = set()
+        running: dict[Future[Tally], range] = {}
+        failed = False
         while True:
             late = until is not None and time.monotonic() > until
-            while len(running) < 2 * processes and not late and not tally.failures:
+            while len(running) < 2 * processes and not late and not failed:
                 seeds = next(chunks, None)
                 if seeds is None:
                     break
-                running.add(pool.submit(simulate, seeds))
+                running[pool.submit(simulate, seeds)] = seeds
             if not running:
-                return tally
-            done, running = wait(running, return_when=FIRST_COMPLETED)
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                tally = tally.plus(future.result())
+                tally = future.result()
+                record.add(running.pop(future), tally)
+                failed = failed or bool(tally.failures)
 
 
 def tell(seed: int, numbers: Sequence[int]) -> int:
@@ -78,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="for how long")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--record", type=Path, help="a file of what was run: its seeds are not run again, but counted")
     parser.add_argument("--seed", type=int, help="run one history, and tell of it")
     parser.add_argument("--steps", help="of that history, only these steps")
     given = parser.parse_args(arguments)
@@ -85,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.seed is not None:
         return tell(given.seed, range(STEPS) if given.steps is None else [int(n) for n in given.steps.split(",")])
     histories = given.histories if given.histories is not None or given.seconds is not None else 1000
-    began = time.monotonic()
-    tally = run(given.first, histories, given.seconds, given.processes)
-    took = time.monotonic() - began
+    began, record = time.monotonic(), Record(given.record)
+    run(given.first, histories, given.seconds, given.processes, record)
+    took, tally = time.monotonic() - began, record.total()
     print(
         f"{tally.histories:,} histories, {tally.steps:,} steps, {tally.events:,} events, {tally.power_cuts:,} power cuts, "
-        f"{tally.claims_lost:,} claims lost "
+        f"{tally.claims_lost:,} claims lost, journals {tally.journals:x} "
         f"in {took:.0f} s: {tally.histories / max(tally.cpu_seconds, 0.001):.0f} histories a second of one core; "
         f"{len(tally.failures)} failed"
     )

@@ -24,6 +24,8 @@ class Tally(NamedTuple):
     #: Claims that were answered, and claims that a power loss undid.
     claims_lost: int = 0
     cpu_seconds: float = 0.0
+    #: The checksums of the histories' journals, added: equal for the same seeds on every machine.
+    journals: int = 0
     #: Seed and failure of each failed history.
     failures: tuple[tuple[int, str], ...] = ()
 
@@ -54,5 +56,6 @@ def _simulate(seeds: range) -> Tally:
         history = History(seed)
         failed = failure_of(history)
         found = () if failed is None else ((seed, failed),)
-        tally = tally.plus(Tally(1, history.steps, history.events, history.power_cuts, history.claims_lost, 0.0, found))
+        counts = history.steps, history.events, history.power_cuts, history.claims_lost
+        tally = tally.plus(Tally(1, *counts, 0.0, history.journal, found))
     return tally._replace(cpu_seconds=time.process_time() - began)

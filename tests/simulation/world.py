@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
+from zlib import crc32
 
 import msgspec
 
@@ -99,6 +100,7 @@ class Unanswered(NamedTuple):
     answered: Callable[[str, object, int, int], None]
     begin: int
     from_ms: int
+    verb: str
 
 
 #: By fault: how many of a thousand transactions have it. An engine with one writing process has no conflicts.
@@ -134,6 +136,8 @@ class History:
         self._number = -1
         self.log: list[str] | None = [] if talk else None
         self.claims_lost = self.power_cuts = self.steps = self.events = self.jobs_done = 0
+        #: A checksum of all rows of the journal: it is the same wherever the seed is run.
+        self.journal = 0
         self._clock = ManualClock()
         self._engine = FaultyEngine("host" if self.scope == "host" else "process")
         self._engine.fate, self._engine.others = self._fate, self._others
@@ -253,6 +257,7 @@ class History:
             return
         for key, value in self._engine.journal_from(self._next_commit):
             commit = split_commit(key)
+            self.journal = crc32(value, self.journal)
             row = records.decode_journal(value, commit)
             for index, event in enumerate(row.events):
                 place = EventPosition(commit, index, row.header.first_number + index, row.header.time_ms)
@@ -295,7 +300,7 @@ class History:
         """Make one call. `answered(answer, result, begin, from_ms)` records the answer."""
         request = self._dice.bytes(16) if self.scope == "host" and self._dice.below(2) else b""
         self._moment += 1
-        self._ask(Unanswered(name, request, run, answered, self._moment, self._now()), verb)
+        self._ask(Unanswered(name, request, run, answered, self._moment, self._now(), verb), verb)
 
     def _ask(self, call: Unanswered, verb: str) -> None:
         store = self._dice.pick(self._stores)
@@ -316,7 +321,7 @@ class History:
         except CommitUnknown:
             if call.request and self._dice.below(3):
                 self._unanswered.append(call)
-                if verb == "claim":  # a repeat after the lease has ended does not return its jobs
+                if call.verb == "claim":  # a repeat after the lease has ended does not return its jobs
                     call.answered("unknown", None, call.begin, call.from_ms)
                 self._say(f"{verb} on {call.queue.queue}: not answered")
                 return
