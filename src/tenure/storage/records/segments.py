@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
-from struct import Struct
+from struct import Struct, calcsize
 from typing import NamedTuple
 
 from tenure.storage.checksum import LONG, crc32, crc32_held
@@ -24,6 +24,8 @@ _JOB = 16 + 4 + 4  # id, payload bytes, CRC of its row in `jobs`
 _GROUP_LENGTH = Struct(">H")
 _SEGMENT_STATE = Struct(">BBBIIQQQH16s16s16s")
 _GROUP_SEGMENT_STATE = Struct(_SEGMENT_STATE.format + "16s")
+#: Where the fields `last_event`, `first` and `first_job` begin.
+_PLACES = calcsize(">BBBIIQQ"), calcsize(">BBBIIQQQ"), calcsize(">BBBIIQQQH")
 _SEGMENT_STATES = {V1: _SEGMENT_STATE, V2: _GROUP_SEGMENT_STATE}
 
 
@@ -75,6 +77,22 @@ class SegmentStateRecord(NamedTuple):
 def encode_segment_state(state: SegmentStateRecord) -> bytes:
     body = _GROUP_SEGMENT_STATE.pack(*state) if state[-1] else _SEGMENT_STATE.pack(*state[:-1])
     return body + pack_crc(crc32(body))
+
+
+def alike_segment_states(state: SegmentStateRecord) -> Callable[[int, bytes], bytes]:
+    """Encode the states of segments that differ from `state` only in `last_event` and `first_job`, the arguments of each
+    call.
+    """
+    body = encode_segment_state(state)[:-4]
+    last_event, first, first_job = _PLACES
+    pack = Struct(f">{last_event}sQ{first_job - first}s16s{len(body) - first_job - 16}s").pack
+    before, between, after = body[:last_event], body[first:first_job], body[first_job + 16 :]
+
+    def encode(event: int, job: bytes) -> bytes:
+        made: bytes = pack(before, event, between, job, after)
+        return made + pack_crc(crc32(made))
+
+    return encode
 
 
 def decode_segment_state(value: bytes) -> SegmentStateRecord:
