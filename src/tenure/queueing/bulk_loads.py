@@ -358,7 +358,7 @@ class _Segments:
             NO_ID,
         )  # fmt: skip
         encode = records.alike_segment_states(state)
-        key, ready = keyspace.of_queue(queue, b""), keyspace.ready_from(queue, shape.priority, shape.visible_at_ms)
+        key, ready = keyspace.queue_prefix(queue), keyspace.ready_from(queue, shape.priority, shape.visible_at_ms)
         states, marks = self.states, self.marks
 
         def add(first: bytes, last: bytes, event: int) -> None:

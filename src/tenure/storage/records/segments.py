@@ -122,10 +122,18 @@ def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence
 
 
 def encode_packed_segment(
-    created_at_ms: int, jobs: bytes, payloads: Sequence[bytes], packed: bytes | memoryview, group: bytes = b""
+    created_at_ms: int,
+    jobs: bytes | memoryview,
+    payloads: Sequence[bytes],
+    packed: bytes | memoryview,
+    group: bytes = b"",
+    width: int = 0,
 ) -> bytes:
-    """As `encode_segment`, with the ids joined in `jobs` and the payloads joined in `packed`."""
-    count, longest = len(payloads), max(map(len, payloads))
+    """As `encode_segment`, with the ids joined in `jobs` and the payloads joined in `packed`.
+
+    `width` is the length of every payload, 0 if the caller does not know that they have one length.
+    """
+    count, longest = len(payloads), width or max(map(len, payloads))
     summed = crc32 if longest <= LONG else crc32_held
     if longest * count == len(packed):  # all payloads have one length
         begin = _head_sum(created_at_ms, longest, group)
