@@ -41,7 +41,7 @@ _REMOVED = "removed"
 #: Row groups of at most so many bytes, looked at from the first row on: some payloads are 8 MiB, and Spark's writer and
 #: readers hold a row group in memory.
 _SMALL_GROUPS = {
-    "parquet.block.size": str(16 * 1024 * 1024),
+    "parquet.block.size": str(8 * 1024 * 1024),
     "parquet.block.size.row.check.min": "1",
     "parquet.page.size.row.check.min": "1",
 }
