@@ -24,7 +24,7 @@ class Bug(NamedTuple):
 
 
 BUGS = (
-    Bug("a lease that has ended still settles", "queueing/settle.py", "if record.expires_at_ms <= now:\n                outcomes", "if not record.open:\n                outcomes"),
+    Bug("a lease that has ended still settles", "queueing/settle.py", "if record.expires_at_ms <= unit.now:\n                outcomes", "if not record.open:\n                outcomes"),
     Bug("a job id alone settles a job", "queueing/settle.py",
         "if state.lease != lease or state.token != token or state.state != _LEASED:",
         "if state.lease[:1] != lease[:1] or state.state != _LEASED:"),
@@ -45,9 +45,9 @@ BUGS = (
         'tx.put(keyspace.DONE, keyspace.ended(number, now, job), b"")', "pass"),
     Bug("a release counts as a delivery", "queueing/settle.py", "state = state._replace(attempt=state.attempt - 1)",
         "state = state._replace(attempt=state.attempt)"),
-    Bug("a token is given twice", "queueing/grant.py", "attempt, token = state.attempt + 1, next_token(state.token, first)", "attempt, token = state.attempt + 1, state.token or 1"),
+    Bug("a token is given twice", "queueing/grant.py", "attempt, token = given + 1, next_token(last, first)", "attempt, token = given + 1, last or 1"),
     Bug("the epoch is not raised", "queueing/epoch.py", '"the store\'s epoch").value + 1', '"the store\'s epoch").value'),
-    Bug("deliveries are not counted", "queueing/grant.py", "attempt, token = state.attempt + 1, next_token(", "attempt, token = state.attempt or 1, next_token("),
+    Bug("deliveries are not counted", "queueing/grant.py", "attempt, token = given + 1, next_token(", "attempt, token = given or 1, next_token("),
     Bug("leased jobs are not counted", "queueing/grant.py", "adds[leased] = adds.get(leased, 0) + count", "pass"),
     Bug("the claim of a segment tells the wrong attempt", "queueing/grant.py", "records.pack_event_middle(token, attempt,", "records.pack_event_middle(token, attempt - 1,"),
     Bug("the last ack leaves the lease's end among what is due", "queueing/leases.py", ", (DUE, due(_LEASE_DUE, expires, queue, lease), None))", ")"),
@@ -71,7 +71,7 @@ BUGS = (
     Bug("removed jobs are not counted", "queueing/removal.py", "unit.count(queue, Counter.REMOVED, 1)", "pass"),
     Bug("one delivery more than max_attempts", "model/retry.py", "if attempt >= max_attempts:", "if attempt > max_attempts:"),
     Bug("time goes back with the caller's clock", "queueing/unit_of_work.py",
-        "self.now = now_ms if now_ms > time_ms else time_ms", "self.now = now_ms"),
+        "now_ms if now_ms > time_ms else time_ms", "now_ms"),
     Bug("a store that is opened again believes the calendar", "queueing/store_time.py",
         "offset = max(wall, last_time(tx) + 1) - steady", "offset = wall - steady"),
     Bug("a repeated request is done again", "queueing/outcomes.py",

@@ -27,7 +27,8 @@ _LOW_START = (1 << 54) - 1
 _AHEAD = 64
 _STRIDE = 1 << 32
 
-_NONE_AHEAD: tuple[int, Iterator[bytes]] = (-1, iter(()))
+_NONE_LEFT: Iterator[bytes] = iter(())
+_NONE_AHEAD = (-1, _NONE_LEFT)
 
 NO_ID = bytes(16)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}(\1[0-9a-fA-F]{4}){2}\1[0-9a-fA-F]{12}\Z")
@@ -42,11 +43,11 @@ class IdSource:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
-        self._pool = b""
-        self._at = 0
+        #: Pairs of random numbers of 64 bits, and strides.
+        self._random: Iterator[tuple[int, int]] = iter(())
+        self._strides: Iterator[int] = iter(())
         self._high = 0
         self._low = 0
-        self._strides: Iterator[int] = iter(())
         #: For `one`: the millisecond of the prepared ids, and their iterator. `next` on it is atomic under the
         #: interpreter's lock, so `one` takes no lock of its own.
         self._ahead: tuple[int, Iterator[bytes]] = _NONE_AHEAD
@@ -69,29 +70,26 @@ class IdSource:
 
     def _begin(self, now_ms: int) -> int:
         """Set the high and low halves that the next ids start after; return a random stride. Requires: the lock."""
-        bits = self._bits()
-        high = now_ms << 16 | 0x7000 | bits & 0xFFF
-        if high >> 16 > self._high >> 16:
-            self._high = high
-            self._low = _VARIANT | bits >> 12 & _LOW_START
+        first, second = next(self._random, None) or self._more_random()
+        if now_ms > self._high >> 16:
+            self._high = now_ms << 16 | 0x7000 | first & 0xFFF
+            self._low = _VARIANT | second & _LOW_START
         elif self._low & _FULL:  # the clock has stood still for millions of ids: borrow the next millisecond
             self._high += 1 << 16
-            self._low = _VARIANT | bits >> 12 & _LOW_START
-        return (bits >> 73) + 1
+            self._low = _VARIANT | second & _LOW_START
+        return (first >> 32) + 1
 
     def renew(self) -> None:
         """Reset after a fork: a thread of the parent may hold the lock, and the parent has the same random pool."""
         self._lock = threading.RLock()  # reentrant: a signal handler may run a verb at any point
-        self._pool = b""
+        self._random = iter(())
         self._strides = iter(())
         self._ahead = _NONE_AHEAD
 
-    def _bits(self) -> int:
-        """105 random bits. The system is asked for 256 ids' worth at a time: one call costs more than making an id."""
-        if self._at >= len(self._pool):
-            self._pool, self._at = os.urandom(14 * 256), 0
-        self._at += 14
-        return int.from_bytes(self._pool[self._at - 14 : self._at], "big") >> 7
+    def _more_random(self) -> tuple[int, int]:
+        """Ask the system for 256 ids' worth: one call costs more than making an id. Returns the first two numbers."""
+        self._random = _QQ.iter_unpack(os.urandom(_QQ.size * 256))
+        return next(self._random)
 
     def one(self, now_ms: int) -> bytes:
         """Make one id; faster than `take` while prepared ids of this millisecond are left."""
@@ -104,15 +102,18 @@ class IdSource:
 
     @under_lock
     def _refill(self, now_ms: int) -> bytes:
-        """Prepare the ids of the next calls of `one`, and return the first."""
-        stride = self._begin(now_ms)
-        first = self._low + stride
+        """Make one id. If it is not the first of its millisecond, prepare those of the next calls of `one`, too."""
+        first = self._low = self._begin(now_ms) + self._low
+        until, high = self._ahead[0], self._high
+        if high >> 16 != until:
+            self._ahead = high >> 16, _NONE_LEFT
+            return _pack(high, first)
         self._low = first + _AHEAD * _STRIDE  # no prepared id is larger
         if next(self._strides, None) is None:
             self._strides = map(_odd, _strides(os.urandom(4 * 512)))
         lows = accumulate(islice(self._strides, _AHEAD), initial=first)
-        ahead = map(_pack, repeat(self._high), lows)
-        self._ahead = self._high >> 16, ahead
+        ahead = map(_pack, repeat(high), lows)
+        self._ahead = until, ahead
         return next(ahead)
 
 

@@ -159,7 +159,7 @@ class DeliveryColumns(NamedTuple):
     groups: Sequence[str | None] | None = None
 
 
-class Leased(msgspec.Struct, eq=False):
+class Leased(msgspec.Struct, eq=False, gc=False):
     """A backend's answer to a claim: one lease and its deliveries. Without deliveries, no lease was stored.
 
     A batch may come as `columns`. `deliveries` makes the objects on first use; a server encodes the columns instead.

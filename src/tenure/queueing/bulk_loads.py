@@ -30,7 +30,7 @@ from tenure.model.write import MAX_LOAD, MAX_MANIFEST, NO_LOADS, LoadRequest, Lo
 from tenure.queueing import groups, staged_writes
 from tenure.queueing.core import JOURNAL_LINE, Core
 from tenure.queueing.registry import RegisteredQueue
-from tenure.queueing.unit_of_work import ALL, UnitOfWork
+from tenure.queueing.unit_of_work import ALL, UnitOfWork, begin_unit
 from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
 from tenure.storage.engine import Loader, Row, Table, Transaction
@@ -145,7 +145,7 @@ class _Load:
     def intend(self, tx: Transaction) -> Sequence[Table]:
         """Check the load, write the files that depend on it, and put the intent. Returns all files to ingest."""
         self._check_marker(staged_writes.find(tx, self._record.id))
-        unit = UnitOfWork(tx, self._core, self._record.time_ms)
+        unit = begin_unit(tx, self._core, self._record.time_ms)
         self._now, self._number, self._commit = unit.now, unit.next_number, tx.next_append(keyspace.JOURNAL)
         self._check_queues(tx)
         again = tx.get(keyspace.META, self._key) is not None
@@ -174,7 +174,7 @@ class _Load:
 
     def finish(self, tx: Transaction) -> WriteState:
         """Write counters, turns, journal and marker, and remove the intent."""
-        unit = UnitOfWork(tx, self._core, self._now)
+        unit = begin_unit(tx, self._core, self._now)
         for number, count in self._counts.items():
             unit.count(number, Counter.WAITING, count)
             unit.count(number, Counter.ENQUEUED, count)

@@ -38,10 +38,11 @@ def claim(
     core: Core, names: Sequence[QueueName], request: ClaimRequest, cancel: threading.Event | None = None
 ) -> Leased | None:
     """A lease over jobs of the first of these queues that has any, waiting for one if asked to."""
-    leased = _try_all(core, names, request)
+    attempt = _try if len(names) == 1 else _try_all
+    leased = attempt(core, names, request)
     if leased is not None or not request.wait_ms:
         return leased
-    return wait_in_line(core, names, request.wait_ms, partial(_try_all, core, names, request), cancel)
+    return wait_in_line(core, names, request.wait_ms, partial(attempt, core, names, request), cancel)
 
 
 def wait_in_line(
@@ -133,12 +134,10 @@ def next_job(reader: Reader, queue: RegisteredQueue) -> int | None:
 
 
 def _try_all(core: Core, names: Sequence[QueueName], request: ClaimRequest) -> Leased | None:
-    if len(names) == 1:
-        return _try(core, names[0], request, names)
     damaged: Corrupt | None = None
     for name in _worth_trying(core, names):
         try:
-            leased = _try(core, name, request, names)
+            leased = _try(core, names, request, name)
         except Corrupt as exc:
             damaged = exc  # another queue may still be served
             continue
@@ -169,7 +168,10 @@ def _worth_trying(core: Core, names: Sequence[QueueName]) -> Iterator[QueueName]
             yield name
 
 
-def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[QueueName]) -> Leased | None:
+def _try(core: Core, names: Sequence[QueueName], request: ClaimRequest, name: QueueName | None = None) -> Leased | None:
+    """Claim from one of the queues: from `name`, or the first."""
+    if name is None:
+        name = names[0]
     if (
         not core.only_writer
         and core.traits.scope == "host"
@@ -179,16 +181,16 @@ def _try(core: Core, name: QueueName, request: ClaimRequest, names: Sequence[Que
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)
-    step = FIRST
+    plan = partial(_claim, core, name, request, lease, names, FIRST)
     while True:
         try:
-            outcome = core.write(partial(_claim, core, name, request, lease, names, step), now)
+            outcome = core.write(plan, now)
         except LateParents as late:
             late.remove(core, now)
             continue
         if not isinstance(outcome, Step):
             return outcome
-        step = outcome
+        plan = partial(_claim, core, name, request, lease, names, outcome)
 
 
 class LateParents(Exception):
@@ -284,7 +286,7 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
     """The next jobs: as they are stored together, if that is how they can be handed out, else row by row."""
     unit, queue, request = grant.unit, grant.queue, grant.request
     tx = unit.tx
-    tiers = core.priorities.of(tx, queue)
+    tiers = core.priorities.prefixes.get(queue.number) or core.priorities.of(tx, queue)
     if request.limit > 1 and (fewer := tx.at_most(request.limit)) < request.limit:
         request = replace(request, limit=fewer)
     if queue.grouped:
@@ -296,7 +298,7 @@ def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | 
                 tx.delete_many(keyspace.GROUP_READY, by_turns.group_orphans)
             outcome = _granted(grant, by_turns, step)
             return step if by_turns.again else outcome
-    if not queue.meter:
+    if request.limit > 1 and not queue.meter:
         shares = tx.first_together(tiers, until, request.limit)
         if shares and _fit(shares, request.max_bytes):
             return grant.segments(Together(shares))

@@ -16,7 +16,7 @@ from tenure.queueing.priorities import Priorities
 from tenure.queueing.queue_turns import QueueTurns
 from tenure.queueing.registry import Registry
 from tenure.queueing.store_time import StoreTime
-from tenure.queueing.unit_of_work import ALL, JournalEnd, UnitOfWork
+from tenure.queueing.unit_of_work import ALL, JournalEnd, UnitOfWork, begin_unit
 from tenure.queueing.waiters import Waiters
 from tenure.storage.engine import Engine, Reader, Transaction
 
@@ -85,7 +85,7 @@ class Core:
 
         def run(tx: Transaction) -> T:
             nonlocal unit
-            unit = UnitOfWork(tx, self, now)
+            unit = begin_unit(tx, self, now)
             result = plan(unit)
             if unit.flow_work is not None:
                 end_parents(unit, unit.flow_work)

@@ -24,6 +24,7 @@ from tenure.queueing.queue_turns import NEVER
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
+from tenure.storage.checksum import crc32
 from tenure.storage.keyspace import JOBS, READY, STATE, Counter, Due, pack_ready
 from tenure.storage.records import (
     EVENTS_A_ROW,
@@ -34,7 +35,7 @@ from tenure.storage.records import (
     pack_event,
     pack_event_head,
     pack_state,
-    seal_short,
+    seal_packed_state,
 )
 
 T = TypeVar("T")
@@ -180,19 +181,19 @@ class Batch(msgspec.Struct):
             _put_rows(unit, queue, requests, ids, self.moments, duplicates, links)
         else:
             _put_parts(unit, queue, requests, ids, self.parts)
-        added = len(ids) - len(duplicates)
+        added = len(ids) - len(duplicates) if duplicates else len(ids)
         if added:
-            blocked = sum([link.open > 0 for link in links.values()]) if links else 0
             adds, counters = unit.tx.adds, queue.counters
             waiting, enqueued = counters[_WAITING_COUNT], counters[_ENQUEUED_COUNT]
-            adds[waiting] = adds.get(waiting, 0) + added - blocked
+            adds[waiting] = adds.get(waiting, 0) + added
             adds[enqueued] = adds.get(enqueued, 0) + added
-            if blocked:
+            if links and (blocked := sum([link.open > 0 for link in links.values()])):
+                adds[waiting] -= blocked
                 unit.tx.add(counters[Counter.BLOCKED], blocked)
         if self.keyed:
             fresh = [Holding(key, ids[at], payload) for at, key, payload in self.keyed if at not in duplicates]
             hold_keys(unit, queue, fresh)
-        if len(ids) > 1 and not duplicates:
+        if not duplicates:
             return list(map(Enqueued, map(bytes.hex, ids)))
         return [
             Enqueued(duplicates[index].hex(), True) if index in duplicates else Enqueued(job.hex())
@@ -333,16 +334,16 @@ def _put_rows(
     links: Mapping[int, Link],
 ) -> None:
     """The rows and the event of each job that is not there yet."""
-    now, number, prefix, heads, writes = unit.now, queue.number, queue.prefix, queue.enqueued, unit.tx.writes
+    now, writes = unit.now, unit.tx.writes
+    number, prefix, heads, most = queue.number, queue.prefix, queue.enqueued, queue.max_attempts
     latest, earliest, used, ref = now, NEVER, 0, 0
     for index, request in enumerate(requests):
         if not index % EVENTS_A_ROW:
             ref = unit.begin_events(min(len(ids) - index, EVENTS_A_ROW))
         if index in duplicates:
             continue
-        job, payload, priority, group = ids[index], request.payload, request.priority, request.group
-        attempts = request.max_attempts or queue.max_attempts
-        visible = now + request.delay_ms if request.at_ms is None else max(now, moments[index])
+        payload, delay_ms, at_ms, priority, key, attempts, ttl_ms, headers, _, _, group = request
+        visible = now + delay_ms if at_ms is None else max(now, moments[index])
         if visible > latest:
             latest = visible
         if visible < earliest:
@@ -351,10 +352,10 @@ def _put_rows(
             if index:
                 unit.in_use(number, used)
             used = priority
-        row, ready_row = prefix + job, pack_ready(number, 9 - priority, visible, job)
+        job = ids[index]
+        row, ready_row, attempts = prefix + job, pack_ready(number, 9 - priority, visible, job), attempts or most
         head, kind, flags, due_at, link = heads[priority], _WAITING, 0, 0, links.get(index) if links else None
-        named = request.key is not None or group is not None
-        if not named and request.ttl_ms is None and request.headers is None and len(payload) <= PART_BYTES:
+        if key is None and group is None and ttl_ms is None and headers is None and len(payload) <= PART_BYTES:
             body = encode_plain_job(now, payload)
         else:
             body, flags, due_at = _put_extras(unit, queue, job, request)
@@ -368,7 +369,7 @@ def _put_rows(
                 head, kind = pack_event_head(Change.ENQUEUED, State.BLOCKED, priority, 0, number), _BLOCKED
                 index_row = (keyspace.BLOCKED, row, link.blocked)
         state = pack_state(V1, kind, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, ref, NO_ID)
-        writes += ((JOBS, row, body), (STATE, row, seal_short(state)), index_row)
+        writes += ((JOBS, row, body), (STATE, row, seal_packed_state(state, crc32(state))), index_row)
         unit.events.append(pack_event(head, job, NO_ID, 0, 0, attempts, visible, 0, NO_TEXT))
         ref += 1
     unit.ready(queue, used, earliest, latest, len(ids))

@@ -356,7 +356,8 @@ class _Selecting:
                 return False
             self._together = False
             jobs.append(taken)
-            self.found.payload_bytes += taken.record.payload_bytes
+            _, _, _, record = taken
+            self.found.payload_bytes += record.payload_bytes
             member.taken += 1
             if member.limits is not None:
                 member.limits.taken += 1
@@ -414,8 +415,8 @@ class _Selecting:
         return fits
 
     def _too_large(self, job: Selected) -> bool:
-        most = self._request.max_bytes
-        return most is not None and bool(self.found.jobs) and self.found.payload_bytes + job.record.payload_bytes > most
+        most, (_, _, _, record) = self._request.max_bytes, job
+        return most is not None and bool(self.found.jobs) and self.found.payload_bytes + record.payload_bytes > most
 
     def _newcomer(self, tier: bytes, order: InTurn) -> list[_Found]:
         """The jobs without a group, if there are any and they have no place yet: claims alone give them one."""

@@ -20,30 +20,27 @@ JobRows = tuple[bytes, bytes, StateRecord | Corrupt | None, JobRecord | Corrupt]
 """A ready row, the job that it points at, and the job's state and body."""
 
 
-def read_state(reader: Reader, prefix: bytes, job: bytes) -> StateRecord | Corrupt | None:
-    """The state of a job of the queue whose keys begin with `prefix`; None if there is none."""
-    try:
-        return state_or_damage(reader.get(STATE, prefix + job), job)
-    except Corrupt as exc:
-        return Corrupt(exc.detail, job.hex())
-
-
 def read_states(reader: Reader, prefix: bytes, jobs: Sequence[bytes]) -> Sequence[StateRecord | Corrupt | None]:
     """The states of jobs of one queue, whose keys begin with `prefix`; None for a job that does not exist."""
     if len(jobs) == 1:
-        return (read_state(reader, prefix, jobs[0]),)
+        (job,) = jobs
+        try:
+            return (state_or_damage(reader.get(STATE, prefix + job), job),)
+        except Corrupt:
+            pass  # the engine cannot read it: `get_each` gives an error in its place
     return decode_states(get_each(reader, STATE, [prefix + job for job in jobs]), jobs)
 
 
 def read_ready(reader: Reader, prefix: bytes, keys: Sequence[bytes]) -> Iterable[JobRows]:
     """The jobs of these ready rows of one queue. A missing row in `jobs` is damage."""
     if len(keys) == 1:
-        job = keys[0][READY_JOB]
-        state = read_state(reader, prefix, job)
+        (key,) = keys
+        job = key[READY_JOB]
+        row, get = prefix + job, reader.get
         try:
-            return ((keys[0], job, state, job_or_damage(reader.get(JOBS, prefix + job), job)),)
-        except Corrupt as exc:
-            return ((keys[0], job, state, Corrupt(exc.detail, job.hex())),)
+            return ((key, job, state_or_damage(get(STATE, row), job), job_or_damage(get(JOBS, row), job)),)
+        except Corrupt:  # the engine cannot read one of them: `get_each` tells which
+            pass
     jobs = [key[READY_JOB] for key in keys]
     rows = [prefix + job for job in jobs]
     states = decode_states(get_each(reader, STATE, rows), jobs)

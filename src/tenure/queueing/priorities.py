@@ -21,13 +21,14 @@ class Priorities:
         self._known = known
         #: By queue: the priorities that have had a job. Missing: not read yet.
         self.used: dict[int, set[int]] = {}
-        self._prefixes: dict[int, tuple[bytes, ...]] = {}
+        #: By queue: what `of` returns, if it is known.
+        self.prefixes: dict[int, tuple[bytes, ...]] = {}
 
     def of(self, reader: Reader, queue: RegisteredQueue) -> tuple[bytes, ...]:
         """The prefixes of this queue's ready rows, highest priority first."""
         if not self._known:
             return queue.tiers
-        prefixes = self._prefixes.get(queue.number)
+        prefixes = self.prefixes.get(queue.number)
         if prefixes is None:
             found = {
                 priority
@@ -45,9 +46,9 @@ class Priorities:
     def _use(self, queue: int, priorities: set[int]) -> tuple[bytes, ...]:
         self.used[queue] = priorities
         prefixes = tuple(keyspace.ready_prefix(queue, priority) for priority in sorted(priorities, reverse=True))
-        self._prefixes[queue] = prefixes
+        self.prefixes[queue] = prefixes
         return prefixes
 
     def forget(self) -> None:
-        self._prefixes.clear()
+        self.prefixes.clear()
         self.used.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +15,7 @@ from tenure.queueing.leases import whole_payload
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage.keyspace import READY, pack_ready
-from tenure.storage.records import HAS_GROUP, JobRecord, StateRecord, new_tuple
+from tenure.storage.records import HAS_GROUP, JobRecord, StateRecord
 
 _WAITING = int(State.WAITING)
 
@@ -25,14 +24,8 @@ _WAITING = int(State.WAITING)
 _CHOICE = 2_048
 
 
-class Selected(NamedTuple):
-    """A job that a claim takes."""
-
-    key: bytes
-    """Its ready row."""
-    job: bytes
-    state: StateRecord
-    record: JobRecord
+Selected = tuple[bytes, bytes, StateRecord, JobRecord]
+"""A job that a claim takes: its ready row, its id, its state and its body. A plain tuple, which is unpacked faster."""
 
 
 class Selection(msgspec.Struct):
@@ -67,8 +60,7 @@ def select(
     Ends early, with `stopped` set, when `inspect` rows were skipped: jobs past their ttl, rows without a job, damage.
     With `spread` > 1 it reads `spread` times as many rows as it needs, and takes neighbours at a random position.
     """
-    found, reader = Selection(), unit.tx.reader
-    wanted = request.limit
+    found, reader, wanted = Selection(), unit.tx.reader, request.limit
     for tier in tiers:
         begin, end = after if after > tier else tier, tier + until
         while begin < end:
@@ -77,18 +69,18 @@ def select(
             keys = reader.keys(READY, begin, end, most, snapshot=True)
             if not keys:
                 break
-            if len(keys) > wanted:
+            if spread > 1 and len(keys) > wanted:
                 at = wanted * random.randrange(len(keys) // wanted)
                 keys = keys[at : at + wanted]
-            whole = len(keys) == wanted
             if not read_rows(unit, queue, request.max_bytes, keys, found, inspect):
                 return found
-            wanted = request.limit - len(found.jobs)
-            if not wanted:
+            left = request.limit - len(found.jobs)
+            if not left:
                 return found
-            if not whole:
+            if len(keys) < wanted:
+                wanted = left
                 break
-            begin = keys[-1] + b"\0"
+            begin, wanted = keys[-1] + b"\0", left
     return found
 
 
@@ -107,7 +99,7 @@ def read_rows(
                 whole = _joined(unit, number, job, record, found) if record.parts else record
                 if whole is not None:
                     found.payload_bytes += payload_bytes
-                    taken.append(new_tuple(Selected, (key, job, state, whole)))
+                    taken.append((key, job, state, whole))
                     continue
             else:
                 _pass_over(number, key, job, state, record, found)

@@ -49,6 +49,7 @@ _LEASED_COUNT, _REMOVED_COUNT = int(Counter.LEASED), int(Counter.REMOVED)
 #: In a state. Read so, a field takes a tenth of the time that its name takes.
 _FLAGS: Final = 4
 _follow_ups_of = attrgetter("then")
+_job_of = attrgetter("proof.job")
 _EXTENDED = Answer[Extended](Extended)
 #: Between the rolls of two jobs of a call (the golden section): they lie far apart, however many there are.
 _ROLL_STEP = 0.6180339887498949
@@ -150,11 +151,11 @@ def _judge(
     unit: UnitOfWork, queue: RegisteredQueue, items: Sequence[Settle]
 ) -> tuple[list[TenureError | None], list[tuple[Settle, StateRecord]], dict[bytes, OpenLease]]:
     """Which of the items hold their job: the outcomes so far, those that do with their states, and their leases."""
-    reader, number, now = unit.tx.reader, queue.number, unit.now
+    reader = unit.tx.reader
     outcomes: list[TenureError | None] = []
     held: list[tuple[Settle, StateRecord]] = []
     leases: dict[bytes, OpenLease] = {}
-    jobs = items.jobs if type(items) is AlikeSettles else [item.proof[0] for item in items]
+    jobs = items.jobs if type(items) is AlikeSettles else list(map(_job_of, items))
     for item, state in zip(items, read_states(reader, queue.prefix, jobs), strict=True):
         job, lease, token = item.proof
         if type(state) is not StateRecord:
@@ -164,20 +165,20 @@ def _judge(
         if state.lease != lease or state.token != token or state.state != _LEASED:
             outcomes.append(_not_held(state, job, lease, token))
             continue
-        found = leases.get(lease)
-        if found is None:
-            record = read_lease(reader, number, lease)
+        if lease in leases:
+            _, settled = leases[lease]
+            if job in settled:
+                outcomes.append(AlreadySettled(job.hex(), token))
+                continue
+            settled.add(job)
+        else:
+            record = read_lease(reader, queue.number, lease)
             if record is None:
                 raise Corrupt(f"its lease {lease.hex()} is missing", job.hex())
-            if record.expires_at_ms <= now:
+            if record.expires_at_ms <= unit.now:
                 outcomes.append(LeaseLost(job.hex(), token, "its lease has expired"))
                 continue
-            found = leases[lease] = (record, set())
-        settled = found[1]
-        if job in settled:
-            outcomes.append(AlreadySettled(job.hex(), token))
-            continue
-        settled.add(job)
+            leases[lease] = record, {job}
         held.append((item, state))
         outcomes.append(None)
     return outcomes, held, leases
@@ -204,7 +205,7 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord) -> None:
     """Done, and not kept: gone in the same step."""
     tx, row = unit.tx, queue.prefix + job
-    flags = state.flags
+    _, _, priority, _, flags, attempt, attempts, _, token, _, _, _, before, lease = state
     if queue.meter:
         quota_usage.removed_done(unit, queue, (job,))
     if flags:
@@ -212,12 +213,7 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
             delete_extras(tx, queue.number, job, flags)
         if flags & HAS_CHILDREN:
             unit.flows().done.append(row)
-    unit.add_event(
-        pack_event(
-            queue.done[state.priority], job, state.lease, state.token, state.attempt, state.max_attempts, 0,
-            state.last_event, NO_TEXT,
-        )
-    )  # fmt: skip
+    unit.add_event(pack_event(queue.done[priority], job, lease, token, attempt, attempts, 0, before, NO_TEXT))
     tx.writes += ((JOBS, row, None), (STATE, row, None))
     adds, removed = tx.adds, queue.counters[_REMOVED_COUNT]
     adds[removed] = adds.get(removed, 0) + 1

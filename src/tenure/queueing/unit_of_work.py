@@ -65,54 +65,35 @@ class FlowWork:
         self.links: list[bytes] = []
 
 
-class UnitOfWork:
-    __slots__ = (
-        "_first_ref", "_groups", "_made", "_meters", "_number", "_rows", "_texts", "_texts_bytes",
-        "core", "ended", "events", "flow_work", "now", "offers", "tx", "woken",
-    )  # fmt: skip
+class UnitOfWork(msgspec.Struct, eq=False):
+    """Made by `begin_unit`."""
 
-    def __init__(self, tx: Transaction, core: Core, now_ms: int) -> None:
-        self.tx, self.core = tx, core
-        first = tx.next_commit
-        following, number, time_ms = core.journal_end
-        # What this process wrote last is the end of the journal only where it alone writes, and no commit was interrupted.
-        if following != first or not core.only_writer:
-            _, number, time_ms = self._read_journal_end(first)
-        self._number = number
-        #: The transaction's time: never before one that was stored.
-        self.now = now_ms if now_ms > time_ms else time_ms
-        #: Of the journal row that is being filled: its events, and the reference of the first of them. `begin_events` makes
-        #: room for those that a verb appends itself.
-        self.events: list[bytes] = []
-        self._first_ref = first << REF_BITS
-        #: Whom to wake: how many waiters, by queue, and those who wait for a job that ended.
-        self.woken: dict[QueueName, int] = {}
-        self.ended: list[bytes] = []
-        # What few transactions have is made when it is needed.
-        #: Texts of the events in the journal row that is being filled, and their bytes.
-        self._texts: list[bytes] | None = None
-        self._texts_bytes = 0
-        self._meters: dict[int, int] | None = None
-        self._made: dict[QueueName, RegisteredQueue] | None = None
-        self._rows: dict[tuple[int, bytes], bytes | None] | None = None
-        self._groups: GroupChanges | None = None
-        #: Queues that get a turn by this transaction, by number.
-        self.offers: dict[int, Offer] | None = None
-        self.flow_work: FlowWork | None = None
-
-    def _read_journal_end(self, first: int) -> JournalEnd:
-        raw = self.tx.get(keyspace.JOURNAL, keyspace.commit(first - 1)) if first > 1 else None
-        if raw is None:
-            return first, 1, 0
-        header = records.decode_journal_header(raw)
-        return first, header.first_number + header.events, header.time_ms
+    tx: Transaction
+    core: Core
+    #: What the next event is counted as, if none has been added yet.
+    next_number: int
+    #: The transaction's time: never before one that was stored.
+    now: int
+    #: Of the journal row that is being filled: the reference of its first event, and its events. `begin_events` makes
+    #: room for those that a verb appends itself.
+    _first_ref: int
+    events: list[bytes] = []
+    #: Whom to wake: how many waiters, by queue, and those who wait for a job that ended.
+    woken: dict[QueueName, int] = {}
+    ended: list[bytes] = []
+    # What few transactions have is made when it is needed.
+    #: Texts of the events in the journal row that is being filled, and their bytes.
+    _texts: list[bytes] | None = None
+    _texts_bytes: int = 0
+    _meters: dict[int, int] | None = None
+    _made: dict[QueueName, RegisteredQueue] | None = None
+    _rows: dict[tuple[int, bytes], bytes | None] | None = None
+    _groups: GroupChanges | None = None
+    #: Queues that get a turn by this transaction, by number.
+    offers: dict[int, Offer] | None = None
+    flow_work: FlowWork | None = None
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def next_number(self) -> int:
-        """What the next event is counted as, if none has been added yet."""
-        return self._number
 
     def room_for_events(self) -> int:
         """How many events the row that is being filled still takes; of a full one, how many the next will."""
@@ -176,8 +157,8 @@ class UnitOfWork:
 
     def _close_row(self) -> None:
         """Write the row that is being filled; the next event begins another."""
-        self.tx.journal.append(records.encode_journal(self._number, self.now, self.events, self._tail()))
-        self._number += len(self.events)
+        self.tx.journal.append(records.encode_journal(self.next_number, self.now, self.events, self._tail()))
+        self.next_number += len(self.events)
         self._first_ref = (self.tx.next_commit + len(self.tx.journal)) << REF_BITS
         self.events, self._texts, self._texts_bytes = [], None, 0
 
@@ -339,12 +320,31 @@ class UnitOfWork:
             self._groups = None  # it refers to this unit: left so, both would wait for the garbage collector
         if self.offers is not None:
             self.core.turns.offer(self, self.offers)
-        events, tx, number = self.events, self.tx, self._number
+        events, tx, number = self.events, self.tx, self.next_number
         journal = tx.journal
         if events:
             tail = b"" if self._texts is None else self._tail()
             journal.append(records.encode_journal(number, self.now, events, tail))
         elif not journal:
             return
-        # Not trusted before the journal itself has this end (`__init__`): the commit may yet be interrupted.
+        # Not trusted before the journal itself has this end (`begin_unit`): the commit may yet be interrupted.
         self.core.journal_end = tx.next_commit + len(journal), number + len(events), self.now
+
+
+def begin_unit(tx: Transaction, core: Core, now_ms: int) -> UnitOfWork:
+    """The unit of work of a transaction that begins. A function, since msgspec makes the object faster than `__init__`."""
+    first = tx.next_commit
+    following, number, time_ms = core.journal_end
+    # What this process wrote last is the end of the journal only where it alone writes, and no commit was interrupted.
+    if following != first or not core.only_writer:
+        number, time_ms = _read_journal_end(tx, first)
+    return UnitOfWork(tx, core, number, now_ms if now_ms > time_ms else time_ms, first << REF_BITS)
+
+
+def _read_journal_end(tx: Transaction, first: int) -> tuple[int, int]:
+    """The number of the next event, and the time of the last row, before the row with this number."""
+    raw = tx.get(keyspace.JOURNAL, keyspace.commit(first - 1)) if first > 1 else None
+    if raw is None:
+        return 1, 0
+    header = records.decode_journal_header(raw)
+    return header.first_number + header.events, header.time_ms

@@ -19,6 +19,7 @@ A thread that must not wait (an event loop) runs its verbs with `deferring`, and
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,7 @@ from time import perf_counter, sleep
 from typing import TypeVar
 
 from tenure.errors import TenureError, Unavailable
+from tenure.storage.home_core import HomeCore, own_cores
 from tenure.storage.writer_lock import OwnedLock
 
 T = TypeVar("T")
@@ -71,6 +73,9 @@ class GroupCommit:
         self._crowd = 0
         self._took = 0.0
         self._applied_by_then = 0
+        #: When the last sync ended, and the core on which its callers wait.
+        self._ended = 0.0
+        self._home = HomeCore()
         self._failed: TenureError | None = None
         #: The gate of the next sync, and the gate of the sync that runs or ran last.
         self._next, self._running = _Gate(), _Gate()
@@ -149,6 +154,22 @@ class GroupCommit:
         if self._deferred.newest is not None:
             self._deferred.newest = max(self._deferred.newest, version)
             return
+        home = self._home
+        if home.core is None or self._crowd < _CROWD or self._durable >= version or not (cores := own_cores()):
+            self._wait(version, gather)
+            return
+        try:
+            home.enter(cores)
+            self._wait(version, gather)
+        finally:
+            # Here and not in a function: the interpreter runs signal handlers (Ctrl-C) where a function begins.
+            try:  # noqa: SIM105
+                os.sched_setaffinity(0, cores)
+            except OSError:  # the process lost all of them meanwhile: the kernel has given the thread others
+                pass
+
+    def _wait(self, version: int, gather: bool) -> None:
+        """As `wait`, on the cores that this thread has now."""
         while self._durable < version:
             if self._failed is not None:
                 raise Unavailable(f"the commit is not known to be durable: {self._failed}")
@@ -189,7 +210,11 @@ class GroupCommit:
         except TenureError as exc:
             self._failed = exc
             raise
-        self._crowd, self._took, self._applied_by_then = target - before, perf_counter() - began, self.applied_to
+        ended = perf_counter()
+        self._crowd, self._took, self._applied_by_then = target - before, ended - began, self.applied_to
+        if self._crowd >= _CROWD:
+            self._home.synced(self._crowd, ended - self._ended)
+        self._ended = ended
         self.syncs += 1
         self._durable = max(self._durable, target)
 

@@ -22,6 +22,13 @@ Write = tuple[int, bytes, bytes | None]
 class Changes:
     """What one transaction writes. An engine applies it whole, or not at all."""
 
+    # What few transactions have is set when it is needed.
+    #: Space, first key, end. Deleted before the writes are made.
+    ranges: Sequence[tuple[int, bytes, bytes]] = ()
+    #: Called once the changes are written, while nobody else can write: for what is kept in memory beside the
+    #: database. Only an engine of scope `process` calls them; elsewhere nothing is kept.
+    on_written: Sequence[Callable[[], None]] = ()
+
     def __init__(self) -> None:
         #: In order: the last write of a key stands.
         self.writes: list[Write] = []
@@ -29,11 +36,6 @@ class Changes:
         self.adds: dict[bytes, int] = {}
         #: Rows appended to the journal.
         self.journal: list[bytes] = []
-        #: Space, first key, end. Deleted before the writes are made.
-        self.ranges: Sequence[tuple[int, bytes, bytes]] = ()
-        #: Called once the changes are written, while nobody else can write: for what is kept in memory beside the
-        #: database. Only an engine of scope `process` calls them; elsewhere nothing is kept.
-        self.on_written: Sequence[Callable[[], None]] = ()
 
     def __bool__(self) -> bool:
         return bool(self.writes or self.adds or self.journal or self.ranges)
@@ -55,7 +57,6 @@ class Transaction(Changes):
         self.writes = []
         self.adds = {}
         self.journal = []
-        self.ranges = self.on_written = ()
         self.reader = reader
         #: The number of the first row that this transaction appends to the journal.
         self.next_commit = next_commit

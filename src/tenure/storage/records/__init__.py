@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tenure.storage.records.bookkeeping import (
     COUNT_BYTES,
-    COUNT_MASK,
     DedupRecord,
     RequestRecord,
     decode_bucket,
@@ -53,7 +52,6 @@ from tenure.storage.records.framing import (
     new_tuple,
     pack_crc,
     seal,
-    seal_short,
     unpack_crc,
     unseal,
 )
@@ -147,6 +145,7 @@ from tenure.storage.records.states import (
     encode_state,
     event_sums,
     pack_state,
+    seal_packed_state,
     seal_state,
     seal_states,
     state_fields,
@@ -177,7 +176,6 @@ from tenure.storage.records.turns import TurnRecord, decode_turn, encode_turn
 
 __all__ = [
     "COUNT_BYTES",
-    "COUNT_MASK",
     "EVENTS_A_ROW",
     "EVENT_BYTES",
     "HAS_CHILDREN",
@@ -316,7 +314,7 @@ __all__ = [
     "pack_state",
     "rebase_journal",
     "seal",
-    "seal_short",
+    "seal_packed_state",
     "seal_state",
     "seal_states",
     "segment_state_row",

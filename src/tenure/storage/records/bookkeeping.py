@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from tenure.errors import Corrupt
 from tenure.storage.checksum import crc32
-from tenure.storage.records.framing import PART_BYTES, V1, damaged, seal, unseal
+from tenure.storage.records.framing import PART_BYTES, V1, damaged, pack_crc, seal, unseal
 from tenure.storage.records.jobs import split_parts
 
-_COUNT = Struct(">Q")
+#: Signed, so that a counter below zero is read as it was written.
+_COUNT = Struct(">q")
 _pack_count = _COUNT.pack
-_pack_sealed_count = Struct(">QI").pack
 _REQUEST = Struct(">BQ16sHB")
 
 
@@ -96,14 +96,12 @@ def decode_dedup(value: bytes) -> DedupRecord:
     return DedupRecord._make(_DEDUP.unpack(body))
 
 
-COUNT_MASK = 2**64 - 1
-COUNT_BYTES = 12  # a u64 and its CRC
+COUNT_BYTES = 12  # 64 bits and their CRC
 
 
 def encode_count(value: int) -> bytes:
-    if value < 0:
-        value &= COUNT_MASK
-    return _pack_sealed_count(value, crc32(_pack_count(value)))
+    body = _pack_count(value)
+    return body + pack_crc(crc32(body))
 
 
 def decode_count(value: bytes | None) -> int:
@@ -112,5 +110,4 @@ def decode_count(value: bytes | None) -> int:
     if len(value) != COUNT_BYTES or crc32(value[:8]) != int.from_bytes(value[8:], "big"):
         raise Corrupt("a counter is damaged")
     count: int = _COUNT.unpack(value[:8])[0]
-    # A counter below zero wraps. It is returned as a negative number, so that `check` reports it.
-    return count if count < 1 << 63 else count - (1 << 64)
+    return count  # may be below zero, which `check` reports

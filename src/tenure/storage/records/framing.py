@@ -25,11 +25,6 @@ def seal(body: bytes) -> bytes:
     return body + pack_crc(crc32(body) if len(body) <= LONG else crc32_held(body))
 
 
-def seal_short(body: bytes) -> bytes:
-    """As `seal`, of a body that is known to be short."""
-    return body + pack_crc(crc32(body))
-
-
 def unseal(what: str, value: bytes) -> bytes:
     """The body of a value of version 1, its CRC checked. Raises Corrupt, which names `what`."""
     body = value[:-4]

@@ -117,10 +117,10 @@ def job_fields(value: bytes, job: bytes) -> JobFields:
     if size < _JOB_BYTES or (crc32(body) if size <= LONG else crc32_held(body)) != unpack_crc(value, size)[0]:
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
     version, created_at_ms, parts, key_bytes, headers_bytes, payload_bytes = _unpack_job(body)
+    if version == V1 and not key_bytes and not headers_bytes:
+        return created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:], b""
     if version != V1 and (version != V2 or not key_bytes):
         raise Corrupt(f"its stored payload is damaged ({len(value)} bytes)", job.hex())
-    if not key_bytes and not headers_bytes:
-        return created_at_ms, parts, b"", b"", payload_bytes, body[_JOB_BYTES:], b""
     at_headers = _JOB_BYTES + key_bytes
     at_payload = at_headers + headers_bytes
     key, headers = body[_JOB_BYTES:at_headers], body[at_headers:at_payload]

@@ -13,6 +13,7 @@ _LEASE = Struct(">BQQIII16s64s")
 _pack_lease = _LEASE.pack
 _unpack_lease = _LEASE.unpack_from
 _LEASE_BODY, _LEASE_BYTES = _LEASE.size, _LEASE.size + 4
+_seal_packed_lease = Struct(f">{_LEASE_BODY}sI").pack
 
 
 class LeaseRecord(NamedTuple):
@@ -43,7 +44,7 @@ def encode_lease(record: LeaseRecord) -> bytes:
 def encode_new_lease(expires_at_ms: int, now_ms: int, count: int, claim: bytes, worker: bytes) -> bytes:
     """As `encode_lease(new_lease(…))`, in one step."""
     body = _pack_lease(V1, expires_at_ms, now_ms, count, count, 0, claim, worker)
-    return body + pack_crc(crc32(body))
+    return _seal_packed_lease(body, crc32(body))
 
 
 def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
@@ -53,12 +54,14 @@ def decode_lease(value: bytes, lease: bytes) -> LeaseRecord:
 
 
 _LEASE_JOB = Struct(">16sQ")
+_pack_lease_job = Struct(">B16sQ").pack
 _pack_token = Struct(">Q").pack
 
 
 def encode_lease_jobs(jobs: Sequence[bytes], tokens: Sequence[int]) -> bytes:
     if len(jobs) == 1:
-        return seal(V1_BYTE + jobs[0] + _pack_token(tokens[0]))
+        body = _pack_lease_job(V1, jobs[0], tokens[0])
+        return body + pack_crc(crc32(body))
     if jobs and tokens.count(tokens[0]) == len(tokens):
         token = _pack_token(tokens[0])  # as in most claims: no Python code runs for each job
         return seal(b"".join((V1_BYTE, token.join(jobs), token)))

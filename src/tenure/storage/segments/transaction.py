@@ -162,14 +162,15 @@ class SegmentedTransaction(Transaction):
     #: The queue that `_worthwhile` was asked about last, and its answer.
     _asked_for = b""
     _is_worthwhile = False
+    _work: _Work | None = None
 
     def __init__(self, memory: SegmentMemory, reader: Reader, next_commit: int) -> None:
         """Requires: the writer's lock is held."""
-        Transaction.__init__(self, reader, next_commit)
-        self.memory = memory
+        # As the base class does, without a call in each transaction.
+        self.writes, self.adds, self.journal = [], {}, []
+        self.reader, self.next_commit, self.memory = reader, next_commit, memory
         #: Whether there may be segments.
         self._there = memory.there
-        self._work: _Work | None = None
         if memory.there:
             self._stored = set()
             self.reader = self._segments = SegmentedReader(reader, True, memory.recent, self._stored)
@@ -384,15 +385,24 @@ class SegmentedTransaction(Transaction):
 
     def _vacant(self, prefix: bytes, first: bytes, last: bytes) -> bool:
         """Whether no segment lies anywhere between these jobs of a queue, which are about to be in one."""
+        behind = self._newest(prefix)
+        self.memory.newest[prefix] = max(behind, last)
+        return behind < first or self._none_between(prefix + first, prefix + last)
+
+    def _newest(self, prefix: bytes) -> bytes:
+        """A job of the queue behind which no job of a segment lies."""
         newest = self.memory.newest
         behind = newest.get(prefix)
         if behind is None:
-            end = self._segments.inner.keys(SEGMENT_STATE, prefix, prefix + LAST, 1, reverse=True)
+            try:
+                end = self._segments.inner.keys(SEGMENT_STATE, prefix, prefix + LAST, 1, reverse=True)
+            except Corrupt:
+                return LAST  # it cannot be read: any job may be in a segment
             behind = end[0][4:] if end else NO_ID
             if len(newest) >= _QUEUES_KEPT:
                 newest.clear()
-        newest[prefix] = max(behind, last)
-        return behind < first or self._none_between(prefix + first, prefix + last)
+            newest[prefix] = behind
+        return behind
 
     def _none_between(self, first: bytes, last: bytes) -> bool:
         """Whether no segment has a job from one row to another."""
@@ -432,14 +442,20 @@ class SegmentedTransaction(Transaction):
 
     def _take_out_written(self) -> None:
         """Take the jobs whose rows were written out of the segments they are in."""
+        newest, stored, unknown = self.memory.newest, self._stored, set()
+        for space, key, value in self.writes:
+            if space in MADE:
+                job = key[:4] + key[-16:] if space in MARKS else key
+                # New jobs lie behind all segments of their queue. What is deleted may be a mark that leads nowhere.
+                if job not in stored and (value is None or job[4:] <= (newest.get(job[:4]) or self._newest(job[:4]))):
+                    unknown.add(job)
+        if not unknown or (len(unknown) > 1 and self._none_between(min(unknown), max(unknown))):
+            return
         made = [
             (write, write[1][:4] + write[1][-16:] if write[0] in MARKS else write[1])
             for write in self.writes
             if write[0] in MADE
         ]
-        unknown = {job for _, job in made}.difference(self._stored)
-        if not unknown or (len(unknown) > 1 and self._none_between(min(unknown), max(unknown))):
-            return
         virtual = {write for write, job in made if job in unknown and not self._touch(*write[:2], job, write[2])}
         if virtual:
             self.writes[:] = [write for write in self.writes if write not in virtual]

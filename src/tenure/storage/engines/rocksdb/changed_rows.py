@@ -21,39 +21,47 @@ class ChangedRows:
         self._memory = memory
         #: By space: its handle, its recent rows, and what else of the memory learns of a row that is put or deleted there.
         self._spaces = [(handle, memory.recent[space], memory.learner(space)) for space, handle in enumerate(handles)]
+        self._counters, self._journal = handles[COUNTERS], handles[JOURNAL]
 
     def fill(self, batch: WriteBatch, changes: Changes, number: int) -> None:
         """Put the changes into a batch, and into memory. The first row of the journal gets `number`."""
-        put, delete, spaces, memory = batch.put, batch.delete, self._spaces, self._memory
-        for space, begin, end in changes.ranges:
-            memory.delete_range(space, begin, end)
-            batch.delete_range(begin, end, spaces[space][0])
+        put, spaces = batch.put, self._spaces
+        if changes.ranges:
+            self._delete_ranges(batch, changes)
         for space, key, value in changes.writes:
             handle, recent, learn = spaces[space]
-            if value is None:
-                delete(key, handle)
-                if recent is not None:
-                    recent.pop(key, None)
-                elif learn is not None:
-                    learn(key, None)
-            else:
+            if value is not None:
                 put(key, value, handle)
                 if recent is not None:
                     recent[key] = value
                 elif learn is not None:
                     learn(key, value)
-        counts, handle = memory.counts, spaces[COUNTERS][0]
-        for key, delta in changes.adds.items():
-            count = counts.get(key)
-            if count is None:
-                count = decode_count(self._tables[COUNTERS].get(key))
-            counts[key] = count = count + delta
-            put(key, encode_count(count), handle)
-        handle = spaces[JOURNAL][0]
-        for at, row in enumerate(changes.journal, number):
-            put(commit(at), row, handle)
+            else:
+                batch.delete(key, handle)
+                if recent is not None:
+                    recent.pop(key, None)
+                elif learn is not None:
+                    learn(key, None)
+        if changes.adds:
+            counts, handle = self._memory.counts, self._counters
+            for key, delta in changes.adds.items():
+                if key in counts:
+                    delta += counts[key]
+                else:
+                    delta += decode_count(self._tables[COUNTERS].get(key))
+                counts[key] = delta
+                put(key, encode_count(delta), handle)
+        for row in changes.journal:
+            put(commit(number), row, self._journal)
+            number += 1
+
+    def _delete_ranges(self, batch: WriteBatch, changes: Changes) -> None:
+        for space, begin, end in changes.ranges:
+            self._memory.delete_range(space, begin, end)
+            batch.delete_range(begin, end, self._spaces[space][0])
 
     def close(self) -> None:
         """Let go of the driver's objects, which keep its lock for as long as they live."""
         self._tables = ()
         self._spaces.clear()
+        self._counters = self._journal = None

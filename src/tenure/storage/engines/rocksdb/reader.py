@@ -107,6 +107,9 @@ class RocksReader:
         if front.head >= end or limit <= 0:
             return []
         ahead = front.ahead
+        if limit == 1 and ahead:
+            front.head = key = ahead[0]
+            return [key] if key < end else []
         if limit <= len(ahead) or front.whole:
             return self._from_ahead(front, end, limit)
         if limit == 1 or space == SEGMENT_READY or (limit == 2 and space == TURNS):
