@@ -88,7 +88,8 @@ class Watch:
         while not self._stop.wait(0.1):
             for pid in _below():
                 try:
-                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    # Not `comm`: a child of Java has the name of a Java thread, and its memory, until it runs its program.
+                    name = Path(f"/proc/{pid}/exe").readlink().name
                     status = Path(f"/proc/{pid}/status").read_text()
                 except OSError:
                     continue

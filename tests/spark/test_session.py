@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,23 @@ from pyspark.sql import SparkSession
 def test_times_are_utc_and_python_runs(spark: SparkSession):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.parallelize(range(10), 2).map(lambda n: n + 1).sum() == 55
+
+
+def test_freed_memory_goes_back_to_the_system_unless_the_program_says_otherwise(spark: SparkSession):
+    def told(_: int) -> list[str | None]:
+        return [os.environ.get(name) for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_")]
+
+    assert spark.sparkContext.parallelize([0], 1).map(told).collect() == [["2", str(4 * 1024 * 1024)]]
+    code = (
+        "import os\n"
+        "from tenure.spark.session import _launching\n"
+        "with _launching(True, None, {}):\n"
+        "    print(os.environ['MALLOC_ARENA_MAX'], os.environ['MALLOC_TRIM_THRESHOLD_'])\n"
+        "print(os.environ['MALLOC_ARENA_MAX'], os.environ.get('MALLOC_TRIM_THRESHOLD_'))\n"
+    )
+    given = {**os.environ, "MALLOC_ARENA_MAX": "8"}
+    ran = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["8", str(16 * 1024 * 1024), "8", "None"]
 
 
 def test_the_source_is_found_without_registering(spark: SparkSession):

@@ -619,6 +619,8 @@ def test_segment_records_refuse_other_bytes(group: bytes) -> None:
     assert segment.payloads(0, 2) == [b"1", b"22"]
     assert segment.job_rows(0, 2) == records.encode_plain_jobs(5, [b"1", b"22"], group)
     assert segment.job_rows(0, 2) == [records.encode_job(5, each, b"", b"", group)[0] for each in (b"1", b"22")]
+    alike = records.encode_segment(5, [b"a" * 16, b"b" * 16], [b"33", b"22"], group)
+    assert records.encode_packed_segment(5, b"a" * 16 + b"b" * 16, [b"33", b"22"], b"3322", group, width=2) == alike
     for broken in (b"", b"\1", value[:20], value[:-1], value + b"\0", b"\3" + value[1:]):
         with pytest.raises(Corrupt):
             records.Segment(broken)
@@ -627,6 +629,8 @@ def test_segment_records_refuse_other_bytes(group: bytes) -> None:
     record = records.SegmentStateRecord(records.V2 if group else records.V1, *fields, group_id)
     state = records.encode_segment_state(record)
     assert records.decode_segment_state(state) == record
+    encode = records.alike_segment_states(record._replace(last_event=0, first_job=bytes(16)))
+    assert encode(record.last_event, record.first_job) == state
     for broken in (b"", state[:-1], state + b"\0", b"\3" + state[1:], bytes([3 - state[0]]) + state[1:]):
         with pytest.raises(Corrupt):
             records.decode_segment_state(broken)

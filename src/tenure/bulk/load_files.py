@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -31,6 +31,7 @@ from tenure.model.write import LoadPart, LoadTarget
 from tenure.queueing.bulk_loads import encode_rows, rows_path, table_path
 from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
+from tenure.storage.engine import Row
 from tenure.storage.engines.rocksdb.table_writer import TableWriter
 from tenure.storage.keyspace import DUE, JOBS, PAYLOAD, SEGMENTS, Due
 from tenure.storage.records import LoadShape
@@ -116,10 +117,11 @@ class _Payloads:
         ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
         self._column = column
         self._values = memoryview(b"" if values is None else values)
-        self._ends: list[int] = ends.tolist()
-        sizes = ends[1:] - ends[:-1]
+        self._ends = ends
+        sizes = np.diff(ends)
         self.longest = int(sizes.max())
-        self._width = self.longest if sizes.min() == self.longest else 0
+        #: The length of every payload, 0 where they differ.
+        self.width = self.longest if int(sizes.min()) == self.longest else 0
 
     def __len__(self) -> int:
         return len(self._column)
@@ -129,8 +131,8 @@ class _Payloads:
 
         Callers take few at a time, so that a batch is never copied as a whole.
         """
-        if self._width:
-            return _slots(self._width, end - first).unpack_from(self._values, self._ends[first])
+        if self.width:
+            return _slots(self.width, end - first).unpack_from(self._values, int(self._ends[first]))
         found: list[bytes] = self._column.slice(first, end - first).to_numpy(zero_copy_only=False).tolist()
         return found
 
@@ -180,14 +182,16 @@ class _QueueFiles:
     def _add_segments(self, ids: bytes, payloads: _Payloads, each: int) -> None:
         """Add jobs that have only a payload, as segments of `each` jobs."""
         shape = LoadShape(0, records.TOGETHER, self._now, self._target.max_attempts, 0)
-        made: list[tuple[bytes, bytes]] = []
+        # A generator, so that each segment is freed once it is written, and the next one takes its memory.
+        self._table(SEGMENTS, filtered=True).put_many(self._segments(ids, payloads, each, shape))
+
+    def _segments(self, ids: bytes, payloads: _Payloads, each: int, shape: LoadShape) -> Iterator[Row]:
+        queue, now, width = keyspace.queue_prefix(self._target.number), self._now, payloads.width
         for begin in range(0, len(payloads), each):
             end = min(begin + each, len(payloads))
-            key = keyspace.of_queue(self._target.number, ids[16 * end - 16 : 16 * end])
-            part, packed = payloads.each(begin, end), payloads.packed(begin, end)
-            made.append((key, records.encode_packed_segment(self._now, ids[16 * begin : 16 * end], part, packed)))
+            jobs, part, packed = ids[16 * begin : 16 * end], payloads.each(begin, end), payloads.packed(begin, end)
+            yield queue + jobs[-16:], records.encode_packed_segment(now, jobs, part, packed, width=width)
             self._runs.append((end - begin, shape))
-        self._table(SEGMENTS, filtered=True).put_many(made)
 
     def _add_rows(
         self, ids: Bytes, keys: Sequence[bytes], payloads: Sequence[bytes], columns: dict[str, pa.Array]

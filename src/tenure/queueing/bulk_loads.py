@@ -14,9 +14,10 @@ A write id that was loaded or published before is not loaded again. A load that 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import chain, repeat
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, groupby, repeat
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -51,8 +52,9 @@ class StagedJobs(NamedTuple):
 
     #: (count, shape) of neighbours that have the same shape.
     runs: list[tuple[int, LoadShape]]
-    #: The keys, joined.
+    #: The keys, joined; and the ids alone, joined.
     keys: bytes
+    ids: bytes
     #: The group's name of each job whose shape has the flag `HAS_GROUP`.
     groups: list[bytes]
 
@@ -134,8 +136,6 @@ class _Load:
         self._priorities: dict[int, set[int]] = {}
         #: By (queue, group's name, tier): how many jobs, and their earliest visibility time.
         self._groups: dict[tuple[int, bytes, int], tuple[int, int]] = {}
-        #: The event that jobs of one shape share, by (queue, shape).
-        self._templates: dict[tuple[int, LoadShape], bytes] = {}
         self._journal: list[bytes] = []
         #: The journal row that is being filled: the number of its events, and their bytes.
         self._filled = 0
@@ -149,23 +149,21 @@ class _Load:
         self._now, self._number, self._commit = unit.now, unit.next_number, tx.next_append(keyspace.JOURNAL)
         self._check_queues(tx)
         again = tx.get(keyspace.META, self._key) is not None
-        tables = []
+        tables, segments = list[Table](), _Segments()
         for part in self._record.parts:
             jobs = read_rows(self._folder, part.name, part.rows)
             if keyspace.SEGMENTS in part.spaces and not again and not _apart_from_segments(tx, jobs):
                 raise Unavailable("the load's ids lie among those of other jobs: repeat the write, which makes others")
-            if keyspace.READY not in part.spaces:  # else the writer's rows of `ready` fix the visibility times
-                visible = {shape: self._visible(shape) for shape in {shape for _, shape in jobs.runs}}
-                jobs = jobs._replace(runs=[(count, visible[shape]) for count, shape in jobs.runs])
-            segments, ready, group_ready = _Segments(), list[bytes](), list[bytes]()
+            ready, group_ready = list[bytes](), list[bytes]()
             states = self._states(part, jobs, segments, ready, group_ready)
             tables += self._written(part, keyspace.STATE, states)
-            tables += self._written(part, keyspace.SEGMENT_STATE, iter(segments.states))
-            tables += self._written(part, keyspace.SEGMENT_READY, iter(segments.marks))
             if keyspace.READY not in part.spaces:
                 tables += self._written(part, keyspace.READY, zip(sorted(ready), repeat(b"")))
             tables += self._written(part, keyspace.GROUP_READY, zip(sorted(group_ready), repeat(b"")))
             tables += [Table(space, str(table_path(self._folder, part.name, space))) for space in part.spaces]
+        for space, rows in ((keyspace.SEGMENT_STATE, segments.states), (keyspace.SEGMENT_READY, segments.marks)):
+            # One file for all parts: the disk is waited for once, not once for each part.
+            tables += self._written(self._record.parts[0], space, iter(sorted(rows)))
         if len(self._groups) > MAX_GROUPS:
             raise TooLarge("the number of groups of the load", len(self._groups), MAX_GROUPS)
         missing = [table.path for table in tables if not os.path.exists(table.path)]
@@ -261,28 +259,42 @@ class _Load:
         """
         queue, first = self.queues[part.queue], 0
         names = iter(jobs.groups)
-        for count, shape in jobs.runs:
-            end = first + count
+        for given, runs in groupby(jobs.runs, itemgetter(1)):
+            counts = [count for count, _ in runs]
+            # Rows of `ready` that the writer made fix the visibility times.
+            shape = given if keyspace.READY in part.spaces else self._visible(given)
+            event = self._event(queue, shape)
+            end = first + sum(counts)
             if shape.flags & records.TOGETHER:
-                if self._filled + count > EVENTS_A_ROW:
-                    self._close_row()
-                packed = jobs.packed(first, end)
-                segments.add(queue.number, shape, packed, self._events_of(queue, shape, packed).start)
+                self._add_segments(segments.of(queue.number, shape), event, jobs, first, counts)
                 first = end
             while first < end:
                 until = min(end, first + EVENTS_A_ROW - self._filled)
                 grouped = shape.flags & records.HAS_GROUP
                 at = keyspace.ready_from(queue.number, shape.priority, shape.visible_at_ms, grouped)
-                packed = jobs.packed(first, until)
-                keys = _split(packed)
+                keys = _split(jobs.packed(first, until))
                 ready += [at + key[4:] for key in keys]
                 if grouped:
                     group_ready += self._of_groups(queue.number, shape, keys, names)
-                yield from self._alike(queue, shape, keys, packed)
+                references = self._add_events(event, jobs.ids[16 * first : 16 * until])
+                yield from zip(keys, _alike_states(shape, references), strict=True)
                 first = until
                 if self._filled == EVENTS_A_ROW:
                     self._close_row()
         self._close_row()
+
+    def _add_segments(
+        self, add: Callable[[bytes, bytes, int], None], event: bytes, jobs: StagedJobs, first: int, counts: list[int]
+    ) -> None:
+        """Add a segment for each of `counts`, of so many jobs, the first of them at the index `first`."""
+        ids, at = jobs.ids, 16 * first
+        for count in counts:
+            if self._filled + count > EVENTS_A_ROW:
+                self._close_row()
+            end = at + 16 * count
+            of_segment = ids[at:end]
+            add(of_segment[:16], of_segment[-16:], self._add_events(event, of_segment).start)
+            at = end
 
     def _of_groups(self, queue: int, shape: LoadShape, keys: Sequence[bytes], names: Iterator[bytes]) -> list[bytes]:
         """The keys in `group_ready` of jobs of one shape, whose groups are the next of `names`. Counts them."""
@@ -294,28 +306,17 @@ class _Load:
             made.append(keyspace.group_ready(queue, groups.group_id(name), tier, visible, key[4:]))
         return made
 
-    def _alike(self, queue: RegisteredQueue, shape: LoadShape, keys: Sequence[bytes], packed: bytes) -> Iterator[Row]:
-        """The states of jobs of one shape with events in one journal row: they differ only in their last event."""
-        priority, flags, visible, attempts, due_at = shape
-        head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
-        head = head[: records.STATE_ALIKE]
-        states = records.alike_states(head, NO_ID, self._events_of(queue, shape, packed))
-        return zip(keys, states, strict=True)
-
-    def _events_of(self, queue: RegisteredQueue, shape: LoadShape, packed: bytes) -> range:
-        """Add the events of jobs of one shape, whose joined keys are `packed`, to the journal row that is being filled.
+    def _add_events(self, event: bytes, ids: bytes) -> range:
+        """Add the events of the jobs whose joined ids these are to the journal row that is being filled.
 
         Returns their references.
         """
-        event = self._templates.get((queue.number, shape))
-        if event is None:
-            event = self._templates[queue.number, shape] = self._template(queue, shape)
-        first, count = (self._commit << records.REF_BITS) + self._filled, len(packed) // _KEY.size
-        self._events.append(_AlikeEvents(event, b"".join(_ids(count).unpack(packed))))
+        first, count = (self._commit << records.REF_BITS) + self._filled, len(ids) // len(NO_ID)
+        self._events.append(_AlikeEvents(event, ids))
         self._filled += count
         return range(first, first + count)
 
-    def _template(self, queue: RegisteredQueue, shape: LoadShape) -> bytes:
+    def _event(self, queue: RegisteredQueue, shape: LoadShape) -> bytes:
         """The event of a job of this shape, whose id is zeros. Notes that the queue uses the shape's priority."""
         self._priorities.setdefault(queue.number, set()).add(shape.priority)
         middle = records.pack_event_middle(0, 0, shape.max_attempts, shape.visible_at_ms, 0)
@@ -344,22 +345,34 @@ class _AlikeEvents(NamedTuple):
 
 
 class _Segments:
-    """The rows of `segment_state` and `segment_ready` of a part's segments."""
+    """The rows of `segment_state` and `segment_ready` of a load's segments."""
 
     def __init__(self) -> None:
         self.states: list[Row] = []
         self.marks: list[Row] = []
 
-    def add(self, queue: int, shape: LoadShape, packed: bytes, first_event: int) -> None:
-        """Add a segment of the jobs whose joined keys are `packed`."""
-        first, last = packed[4 : _KEY.size], packed[4 - _KEY.size :]
+    def of(self, queue: int, shape: LoadShape) -> Callable[[bytes, bytes, int], None]:
+        """A function that adds a segment of this shape: its first job, its last job and its first event."""
         state = records.SegmentStateRecord(
-            records.V1, _WAITING, shape.priority, 0, shape.max_attempts, 0, shape.visible_at_ms, first_event, 0, first,
-            NO_ID, NO_ID,
+            records.V1, _WAITING, shape.priority, 0, shape.max_attempts, 0, shape.visible_at_ms, 0, 0, NO_ID, NO_ID,
+            NO_ID,
         )  # fmt: skip
-        self.states.append((packed[-_KEY.size :], records.encode_segment_state(state)))
-        ready = keyspace.ready_from(queue, shape.priority, shape.visible_at_ms)
-        self.marks.append((ready + first, records.encode_segment_mark(last)))
+        encode = records.alike_segment_states(state)
+        key, ready = keyspace.queue_prefix(queue), keyspace.ready_from(queue, shape.priority, shape.visible_at_ms)
+        states, marks = self.states, self.marks
+
+        def add(first: bytes, last: bytes, event: int) -> None:
+            states.append((key + last, encode(event, first)))
+            marks.append((ready + first, records.encode_segment_mark(last)))
+
+        return add
+
+
+def _alike_states(shape: LoadShape, references: range) -> list[bytes]:
+    """The states of jobs of one shape, whose events are in one journal row: they differ only in their last event."""
+    priority, flags, visible, attempts, due_at = shape
+    head = records.pack_state(1, _WAITING, priority, 0, flags, 0, attempts, 0, 0, visible, 0, due_at, 0, NO_ID)
+    return records.alike_states(head[: records.STATE_ALIKE], NO_ID, references)
 
 
 def _apart_from_segments(tx: Transaction, jobs: StagedJobs) -> bool:
@@ -370,14 +383,15 @@ def _apart_from_segments(tx: Transaction, jobs: StagedJobs) -> bool:
     return True
 
 
+def _without_queue(keys: bytes) -> bytes:
+    """The joined ids of joined keys: without the first 4 bytes of each 20."""
+    words = array("I", keys)
+    del words[::5]
+    return words.tobytes()
+
+
 def _split(packed: bytes) -> list[bytes]:
     return [key for (key,) in _KEY.iter_unpack(packed)]
-
-
-@lru_cache(EVENTS_A_ROW)
-def _ids(count: int) -> Struct:
-    """Unpacks the ids of `count` joined keys."""
-    return Struct("4x16s" * count)
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -403,14 +417,15 @@ def read_rows(folder: Path, part: str, count: int) -> StagedJobs:
         raw = path.read_bytes()
     except FileNotFoundError:
         raise Corrupt(f"a bulk load cannot be finished: {path} is gone") from None
-    body = raw[:-4]
+    body = memoryview(raw)[:-4]
     if len(body) < _COUNT.size or crc32(body) != int.from_bytes(raw[-4:], "big"):
         raise Corrupt(f"{path} is damaged: its checksum does not fit its {len(raw)} bytes")
     first = _COUNT.size + _COUNT.unpack_from(body)[0] * records.LOAD_RUN_BYTES
     end = first + _KEY.size * count
     runs = records.decode_load_runs(body[_COUNT.size : first])
     grouped = sum([alike for alike, shape in runs if shape.flags & records.HAS_GROUP])
-    names = records.decode_load_groups(body[end:]) if grouped else []
+    names = records.decode_load_groups(bytes(body[end:])) if grouped else []
     if sum([alike for alike, _ in runs]) != count or len(names) != grouped or (len(body) != end and not grouped):
         raise Corrupt(f"{path} is not of {count} jobs")
-    return StagedJobs(runs, body[first:end], names)
+    keys = bytes(body[first:end])
+    return StagedJobs(runs, keys, _without_queue(keys), names)

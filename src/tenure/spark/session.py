@@ -19,12 +19,25 @@ from tenure.process import Layer, closed_at_exit
 #: The variable by which `session` tells Spark's processes in which folder to note the snapshots that reads take.
 READS = "SPARK_TENURE_READS"
 
-#: Options of the driver's Java: a garbage collector without threads of its own, for machines with few cores, and no log
-#: lines about class-data sharing.
-JAVA = "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+#: Options of the driver's Java: a garbage collector without threads of its own, for machines with few cores; no log
+#: lines about class-data sharing; and Arrow's vectors without a check of bounds, reference count and null for every
+#: value, which Spark's readers and writers of batches check once themselves.
+JAVA = (
+    "-XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr "
+    "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+)
 #: Options of a Java that lives for seconds or minutes: only the fast compiler, since code runs too rarely to pay for the
 #: optimizing one.
 SHORT_LIVED_JAVA = f"{JAVA} -XX:TieredStopAtLevel=1"
+
+#: Java's buffers for record batches lie outside its heap, in memory of the C library. By default the library keeps freed
+#: buffers of up to 32 MiB for reuse, in a pool for every thread: here it returns those of 4 MiB and more at once.
+#: Smaller batches are reused, also by Python.
+_MALLOC = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(16 * 1024 * 1024),
+}
 
 
 def session(
@@ -47,8 +60,8 @@ def session(
         # PySpark would send the source line of every expression to Java, in more calls than the expression itself.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Java builds a batch for Python outside its heap, in buffers that double as they fill, one set for each task.
-        # Payloads have up to 8 MiB; batches of 10,000 small rows stay below this.
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
+        # Payloads have up to 8 MiB, so a batch and its buffer have up to 12 and 16; batches of 10,000 small rows have less.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": JAVA,
@@ -77,10 +90,10 @@ def _launching(local: bool, executors: str | None, told: Mapping[str, str]) -> I
     """Set what Spark's Java takes from its environment only, while it starts; its Pythons inherit it.
 
     Which Python looks for data sources (`python3` by default); the address of this machine (Java warns of loopback names);
-    and what our own modules are told. On a cluster the executors' Python may be elsewhere: then `spark.pyspark.python`
+    how memory is returned to the system; and what our own modules are told. On a cluster the executors' Python may be elsewhere: then `spark.pyspark.python`
     says where, which PySpark itself only heeds when it is submitted.
     """
-    added = dict(told)
+    added = {name: value for name, value in _MALLOC.items() if name not in os.environ} | dict(told)
     if "PYSPARK_PYTHON" not in os.environ:
         if local:
             added["PYSPARK_PYTHON"] = _plain_python()

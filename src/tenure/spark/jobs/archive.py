@@ -39,11 +39,14 @@ BATCH = 500
 #: The note of a run whose jobs are out of the store.
 _REMOVED = "removed"
 #: Row groups of at most so many bytes, looked at from the first row on: some payloads are 8 MiB, and Spark's writer and
-#: readers hold a row group in memory.
+#: readers hold a row group in memory. Snappy, Spark's default, would hold a page and its compressed bytes outside Java's
+#: heap as well; and archives on object stores are compressed with zstd, too.
 _SMALL_GROUPS = {
-    "parquet.block.size": str(16 * 1024 * 1024),
+    "parquet.block.size": str(8 * 1024 * 1024),
     "parquet.block.size.row.check.min": "1",
     "parquet.page.size.row.check.min": "1",
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": "1",
 }
 
 

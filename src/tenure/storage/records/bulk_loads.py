@@ -11,6 +11,8 @@ from tenure.errors import Corrupt
 
 _LOAD_RUN = Struct(">IBBQIQ")  # count, shape
 LOAD_RUN_BYTES = _LOAD_RUN.size
+_SHAPE = Struct(">BBQIQ")
+_PACKED_RUN = Struct(f">I{_SHAPE.size}s")  # count, packed shape
 _NUMBER = Struct(">I")
 
 #: A flag of a shape, unused by states: its jobs are one segment.
@@ -51,14 +53,8 @@ def decode_load_groups(raw: bytes) -> list[bytes]:
         raise Corrupt(f"the groups of a bulk load are damaged ({len(raw)} bytes)") from None
 
 
-def decode_load_runs(raw: bytes) -> list[tuple[int, LoadShape]]:
+def decode_load_runs(raw: bytes | memoryview) -> list[tuple[int, LoadShape]]:
     """The inverse of `encode_load_runs`. Equal shapes are one object: every segment of a load is a run of its own."""
-    shapes: dict[bytes, LoadShape] = {}
-    runs = []
-    for at in range(0, len(raw), LOAD_RUN_BYTES):
-        packed = raw[at + _NUMBER.size : at + LOAD_RUN_BYTES]
-        shape = shapes.get(packed)
-        if shape is None:
-            shape = shapes[packed] = LoadShape(*_LOAD_RUN.unpack_from(raw, at)[1:])
-        runs.append((_NUMBER.unpack_from(raw, at)[0], shape))
-    return runs
+    packed = _PACKED_RUN.iter_unpack(raw)
+    shapes = {shape: LoadShape(*_SHAPE.unpack(shape)) for _, shape in packed}
+    return [(count, shapes[shape]) for count, shape in _PACKED_RUN.iter_unpack(raw)]

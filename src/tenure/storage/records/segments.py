@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
-from struct import Struct
+from struct import Struct, calcsize
 from typing import NamedTuple
 
 from tenure.storage.checksum import LONG, crc32, crc32_held
@@ -24,6 +24,8 @@ _JOB = 16 + 4 + 4  # id, payload bytes, CRC of its row in `jobs`
 _GROUP_LENGTH = Struct(">H")
 _SEGMENT_STATE = Struct(">BBBIIQQQH16s16s16s")
 _GROUP_SEGMENT_STATE = Struct(_SEGMENT_STATE.format + "16s")
+#: Where the fields `last_event`, `first` and `first_job` begin.
+_PLACES = calcsize(">BBBIIQQ"), calcsize(">BBBIIQQQ"), calcsize(">BBBIIQQQH")
 _SEGMENT_STATES = {V1: _SEGMENT_STATE, V2: _GROUP_SEGMENT_STATE}
 
 
@@ -77,6 +79,22 @@ def encode_segment_state(state: SegmentStateRecord) -> bytes:
     return body + pack_crc(crc32(body))
 
 
+def alike_segment_states(state: SegmentStateRecord) -> Callable[[int, bytes], bytes]:
+    """Encode the states of segments that differ from `state` only in `last_event` and `first_job`, the arguments of each
+    call.
+    """
+    body = encode_segment_state(state)[:-4]
+    last_event, first, first_job = _PLACES
+    pack = Struct(f">{last_event}sQ{first_job - first}s16s{len(body) - first_job - 16}s").pack
+    before, between, after = body[:last_event], body[first:first_job], body[first_job + 16 :]
+
+    def encode(event: int, job: bytes) -> bytes:
+        made: bytes = pack(before, event, between, job, after)
+        return made + pack_crc(crc32(made))
+
+    return encode
+
+
 def decode_segment_state(value: bytes) -> SegmentStateRecord:
     body = value[:-4]
     struct = _SEGMENT_STATES.get(value[0]) if value else None
@@ -104,10 +122,18 @@ def encode_segment(created_at_ms: int, jobs: Sequence[bytes], payloads: Sequence
 
 
 def encode_packed_segment(
-    created_at_ms: int, jobs: bytes, payloads: Sequence[bytes], packed: bytes | memoryview, group: bytes = b""
+    created_at_ms: int,
+    jobs: bytes | memoryview,
+    payloads: Sequence[bytes],
+    packed: bytes | memoryview,
+    group: bytes = b"",
+    width: int = 0,
 ) -> bytes:
-    """As `encode_segment`, with the ids joined in `jobs` and the payloads joined in `packed`."""
-    count, longest = len(payloads), max(map(len, payloads))
+    """As `encode_segment`, with the ids joined in `jobs` and the payloads joined in `packed`.
+
+    `width` is the length of every payload, 0 if the caller does not know that they have one length.
+    """
+    count, longest = len(payloads), width or max(map(len, payloads))
     summed = crc32 if longest <= LONG else crc32_held
     if longest * count == len(packed):  # all payloads have one length
         begin = _head_sum(created_at_ms, longest, group)
