@@ -19,7 +19,7 @@ from tenure.storage.engines.rocksdb.iterators import (
     until,
 )
 from tenure.storage.engines.rocksdb.opening import translated
-from tenure.storage.keyspace import GROUP_READY, READY, SEGMENT_READY, TURNS
+from tenure.storage.keyspace import READY, SEGMENT_READY, TURNS
 from tenure.storage.scan_heads import LAST_REACH, Front
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 #: From this many rows on, an iterator steps from key to key: the keys are likely to be neighbours.
 WORTH_WALKING = 8
 #: Spaces whose first keys are read ahead: claims take the first keys repeatedly.
-_READ_AHEAD = (READY, SEGMENT_READY, TURNS, GROUP_READY)
-#: Of these, claims take the first key, and look whether there is another.
-_IN_PAIRS = (TURNS, GROUP_READY)
+_READ_AHEAD = (READY, SEGMENT_READY, TURNS)
 #: How many read options with an upper bound are cached, one for each front.
 _BOUNDS_KEPT = 1000
 
@@ -111,7 +109,7 @@ class RocksReader:
         ahead = front.ahead
         if limit <= len(ahead) or front.whole:
             return self._from_ahead(front, end, limit)
-        if limit == 1 or space == SEGMENT_READY or (limit == 2 and space in _IN_PAIRS):
+        if limit == 1 or space == SEGMENT_READY or (limit == 2 and space == TURNS):
             return self._first(space, front, end, limit)
         keys = first_keys(self._tables[space], front.head, end, front.end, limit)
         if not keys:
@@ -164,7 +162,7 @@ class RocksReader:
                     check_status(iterator)
                     whole = True
                 break
-        front.reach = min(2 * front.reach, LAST_REACH, front.kept)
+        front.reach = min(2 * front.reach, LAST_REACH)
         front.ahead, front.whole = ahead, whole
 
     def _bound(self, end: bytes) -> Any:
