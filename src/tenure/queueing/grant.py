@@ -131,13 +131,13 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         max_attempts: list[int] = []
         priorities: list[int] = []
         created: list[int] = []
-        newest, named = 0, False
+        newest, named, first = 0, False, unit.core.first_token
         for share in shares:
             segment, count, places = share.segment, share.taken, share.places
             state, body = segment.state, segment.body
             priority, attempt, most = state.priority, state.attempt + 1, state.max_attempts
             taken, before = segment.jobs_at(places), segment.events_at(places)
-            token = next_token(state.token, unit.core.first_token)
+            token = next_token(state.token, first)
             alike = lease + records.pack_event_middle(token, attempt, most, expires, 0)[: -records.REF_BYTES]
             unit.add_events_alike(queue.claimed[priority], taken, alike, before, text)
             unit.tx.lease_together(share, lease, token, ref + len(jobs))

@@ -165,7 +165,8 @@ class SegmentShare(NamedTuple):
 
     @property
     def places(self) -> Sequence[int]:
-        return self.segment.places[: self.taken]
+        places = self.segment.places
+        return places if self.taken == len(places) else places[: self.taken]
 
     @property
     def payload_bytes(self) -> int:
