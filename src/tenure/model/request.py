@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, overload
@@ -191,9 +192,7 @@ class ColumnRequests(Sequence[JobRequest]):
 
     __slots__ = ("groups", "payloads", "priorities")
 
-    def __init__(
-        self, payloads: Sequence[bytes], priorities: Sequence[int], groups: Sequence[str | None]
-    ) -> None:
+    def __init__(self, payloads: Sequence[bytes], priorities: Sequence[int], groups: Sequence[str | None]) -> None:
         self.payloads, self.priorities, self.groups = list(payloads), priorities, groups
 
     def __len__(self) -> int:
@@ -301,8 +300,8 @@ def _alike_columns(requests: ColumnRequests, most: int) -> list[AlikeJobs] | Non
         return None
     if len(parts) == 1:
         return [AlikeJobs(*kinds[0], range(len(kinds)))]
-    for place, kind in enumerate(kinds):
-        parts[kind].append(place)
+    # No Python code runs for each job.
+    deque(map(list.append, map(parts.__getitem__, kinds), range(len(kinds))), maxlen=0)
     return [_new(AlikeJobs, (*kind, places)) for kind, places in parts.items()]
 
 
