@@ -266,7 +266,7 @@ def test_a_group_whose_limit_is_reached_gets_no_turn_by_a_load(store: Store, pat
 def test_too_many_groups_are_refused(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_loads, "MAX_GROUPS", 3)
     names = pa.array(["a", "b", "c", "d"])
-    with pytest.raises(TooLarge, match="in groups"):
+    with pytest.raises(TooLarge, match="the number of groups of the load is 4, over the limit of 3"):
         store.staged("w").load(b"", stage(store, path, "w", 0, payload=numbered(0, 4), group=names))
     assert store.queue("work").counts().enqueued == 0
 

@@ -279,7 +279,8 @@ def void(_: object) -> None:
     return None
 
 
-def proof(folder: Path, attack: Attack) -> str:
+def proof(folder: Path, attack: Attack) -> tuple[float, float]:
+    """Returns another tenant's p99 in ms, quiet and attacked."""
     provider = Provider()
     served = Served(folder, provider.url)
     try:
@@ -316,9 +317,7 @@ def proof(folder: Path, attack: Attack) -> str:
         assert served.handles() <= handles + 10, "no handle leaks"
         assert most < HANDLES
         assert log < 200_000, "no line of log for every refusal"
-        assert attacked.percentile(0.99) < 250, report
-        assert attacked.percentile(0.99) < 10 * max(quiet.percentile(0.99), 5.0), report
-        return report
+        return quiet.percentile(0.99), attacked.percentile(0.99)
     finally:
         served.end()
         provider.close()
@@ -331,4 +330,6 @@ def test_a_server_holds_under_a_small_attack(tmp_path: Path):
 @pytest.mark.crash
 @pytest.mark.skipif("ATTACK" not in os.environ, reason="the long attack is a part of make test-crash")
 def test_a_server_holds_under_attack(tmp_path: Path):
-    proof(tmp_path, Attack(silent=1100, half_sent=300, streams=300, seconds=SECONDS))
+    quiet, attacked = proof(tmp_path, Attack(silent=1100, half_sent=300, streams=300, seconds=SECONDS))
+    assert attacked < 250
+    assert attacked < 10 * max(quiet, 5.0)
