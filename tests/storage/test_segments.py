@@ -547,7 +547,7 @@ def _plant(store: Store, space: int, change: Any) -> bytes:
             tx.put(space, key, changed)
 
     engine.inner.transact(write)
-    engine._segments.recent.delete(key)
+    engine._segments.recent.delete((key,))
     return bytes(key)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, overload
@@ -58,7 +59,8 @@ _NO_OPTIONS = astuple(NewJob(b""))[4:13]
 _new = tuple.__new__
 _KIND = repeat(JobRequest)
 _PLAIN_EACH = [repeat(value) for value in _PLAIN]
-_BYTES = {bytes}
+_BYTES, _NEW_JOBS, _INTS = {bytes}, {NewJob}, {int}
+_NAMES = {str, type(None)}
 
 
 def job_request(job: object) -> JobRequest:
@@ -185,16 +187,70 @@ class PlainRequests(Sequence[JobRequest]):
         return map(_new, _KIND, zip(self.payloads, *_PLAIN_EACH, strict=False))
 
 
+class ColumnRequests(Sequence[JobRequest]):
+    """As `PlainRequests`, of jobs that have a priority and perhaps a group as well."""
+
+    __slots__ = ("groups", "payloads", "priorities")
+
+    def __init__(self, payloads: Sequence[bytes], priorities: Sequence[int], groups: Sequence[str | None]) -> None:
+        self.payloads, self.priorities, self.groups = list(payloads), priorities, groups
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, index: int) -> JobRequest: ...
+    @overload
+    def __getitem__(self, index: slice) -> ColumnRequests: ...
+    def __getitem__(self, index: int | slice) -> JobRequest | ColumnRequests:
+        if isinstance(index, slice):
+            return ColumnRequests(self.payloads[index], self.priorities[index], self.groups[index])
+        fields = (self.payloads[index], *_PLAIN[:2], self.priorities[index], *_PLAIN[3:-1], self.groups[index])
+        return _new(JobRequest, fields)
+
+    def __iter__(self) -> Iterator[JobRequest]:
+        before, between = _PLAIN_EACH[:2], _PLAIN_EACH[3:-1]
+        columns = zip(self.payloads, *before, self.priorities, *between, self.groups, strict=False)
+        return map(_new, _KIND, columns)
+
+
 def job_requests(jobs: Iterable[object]) -> Sequence[JobRequest]:
-    """Check jobs given as bytes or `NewJob`; a batch of bytes without Python code for each. Raises as `job_request`."""
+    """Check jobs given as bytes or `NewJob`. Raises as `job_request`.
+
+    A batch of bytes is checked without Python code for each, and so are jobs with no more than a priority and a group.
+    """
     given: list[Any] = list(jobs)
-    if set(map(type, given)) == _BYTES and max(map(len, given)) <= MAX_PAYLOAD:
+    kinds = set(map(type, given))
+    if kinds == _BYTES and max(map(len, given)) <= MAX_PAYLOAD:
         return PlainRequests(given)
-    return [job_request(job) for job in given]
+    columns = _columns(given) if kinds == _NEW_JOBS else None
+    return [job_request(job) for job in given] if columns is None else columns
+
+
+def _columns(given: Sequence[NewJob]) -> PlainRequests | ColumnRequests | None:
+    """The jobs as columns; None: some have other options, or are not valid. Raises InvalidArgument for a group."""
+    payloads, delays, moments, priorities, *options, groups = zip(*map(astuple, given), strict=True)
+    count = len(given)
+    for column, default in zip((delays, moments, *options), (*_AT_ONCE, *_NO_OPTIONS), strict=True):
+        if column.count(default) < count:
+            return None
+    valid = set(map(type, payloads)) == _BYTES and max(map(len, payloads)) <= MAX_PAYLOAD
+    if not valid or set(map(type, priorities)) != _INTS or min(priorities) < 0 or max(priorities) > 9:
+        return None
+    if not set(map(type, groups)) <= _NAMES:
+        return None
+    for group in dict.fromkeys(groups):
+        if group is not None:
+            checked("group", group)
+    if any(priorities) or groups.count(None) < count:
+        return ColumnRequests(payloads, priorities, groups)
+    return PlainRequests(list(payloads))
 
 
 def payloads_of(requests: Sequence[JobRequest]) -> list[bytes]:
-    return requests.payloads if type(requests) is PlainRequests else [request[0] for request in requests]
+    if isinstance(requests, (PlainRequests, ColumnRequests)):
+        return requests.payloads
+    return [request[0] for request in requests]
 
 
 def all_plain(requests: Sequence[JobRequest]) -> bool:
@@ -218,6 +274,8 @@ def alike_parts(requests: Sequence[JobRequest], most: int) -> list[AlikeJobs] | 
     """
     if type(requests) is PlainRequests:
         return [AlikeJobs(0, None, range(len(requests)))]
+    if type(requests) is ColumnRequests:
+        return _alike_columns(requests, most)
     parts: dict[tuple[object, ...], list[int]] = {}
     for place, request in enumerate(requests):
         if request[7] is not None:
@@ -233,6 +291,18 @@ def alike_parts(requests: Sequence[JobRequest], most: int) -> list[AlikeJobs] | 
     if len(parts) == 1:
         return [AlikeJobs(requests[0].priority, requests[0].group, range(len(requests)))]
     return [AlikeJobs(requests[places[0]].priority, requests[places[0]].group, places) for places in parts.values()]
+
+
+def _alike_columns(requests: ColumnRequests, most: int) -> list[AlikeJobs] | None:
+    kinds = list(zip(requests.priorities, requests.groups, strict=True))
+    parts: dict[tuple[int, str | None], list[int]] = {kind: [] for kind in dict.fromkeys(kinds)}
+    if len(parts) > most:
+        return None
+    if len(parts) == 1:
+        return [AlikeJobs(*kinds[0], range(len(kinds)))]
+    # No Python code runs for each job.
+    deque(map(list.append, map(parts.__getitem__, kinds), range(len(kinds))), maxlen=0)
+    return [_new(AlikeJobs, (*kind, places)) for kind, places in parts.items()]
 
 
 def _how_to_encode(data: object) -> str:

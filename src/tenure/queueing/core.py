@@ -10,6 +10,7 @@ from tenure.model.ids import IdSource
 from tenure.model.names import ANY_QUEUE
 from tenure.model.tokens import first_token
 from tenure.process import Layer, renewed_after_fork
+from tenure.queueing.decoded_groups import DecodedGroups
 from tenure.queueing.epoch import begin_epoch
 from tenure.queueing.flows import end_parents
 from tenure.queueing.priorities import Priorities
@@ -53,6 +54,7 @@ class Core:
         self.waiters = Waiters()
         self.priorities = Priorities(known=self.only_writer)
         self.turns = QueueTurns(known=self.only_writer)
+        self.group_rows = DecodedGroups()
         #: The journal's end as this process last wrote it; checked against the journal in each transaction.
         self.journal_end = _UNKNOWN
         #: Due rows that the last sweep could not read, by kind: each change is logged once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import TypeVar
 
 import msgspec
@@ -47,6 +48,7 @@ _LARGEST_JOB = JOB_OVERHEAD + MAX_PAYLOAD
 #: Parts of a batch (`alike_parts`) that have fewer jobs than this on average are written as rows, and journal rows that
 #: have less room are left as they are: engines keep no fewer than about so many jobs together.
 _A_PART = 8
+_BEHIND_MARK = itemgetter(slice(9, None))  # of an id
 _WAITING_COUNT, _ENQUEUED_COUNT = int(Counter.WAITING), int(Counter.ENQUEUED)
 
 
@@ -126,10 +128,8 @@ def _batch(
         batch.grouped += [(part.group, part.priority) for part in parts if part.group is not None]
         if len(parts) > 1:
             # The ids of a part follow one another: jobs that are stored together lie between no others.
-            ordered = [NO_ID] * len(drawn)
-            for place, job in zip(chain.from_iterable([part.places for part in parts]), drawn, strict=True):
-                ordered[place] = job
-            batch.drawn = ordered
+            by_place = dict(zip(chain.from_iterable([part.places for part in parts]), drawn, strict=True))
+            batch.drawn = list(map(by_place.__getitem__, range(len(drawn))))
         return batch
     for index, (payload, _, at_ms, priority, key, _, _, _, _, flow, group) in enumerate(requests):
         if flow is not None and not in_flow:
@@ -163,8 +163,9 @@ class Batch(msgspec.Struct):
     def find(self, unit: UnitOfWork) -> Found:
         """What has to be read before anything is written."""
         queue = self.core.registry.find(unit.tx, self.name) or unit.queue(self.name)
-        mark = queue.mark
-        ids = [job[:6] + mark + job[9:] for job in self.drawn]
+        # Drawn together, they begin alike.
+        begin = self.drawn[0][:6] + queue.mark if self.drawn else b""
+        ids = list(map(begin.__add__, map(_BEHIND_MARK, self.drawn)))
         return queue, ids, find_duplicates(unit, queue, self.requests, ids, self.keyed) if self.keyed else _NONE
 
     def __call__(

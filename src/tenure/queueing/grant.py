@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -128,21 +128,19 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         ref = unit.begin_events(sum([share.taken for share in shares]))
         text = unit.text(self.request.worker) if self.request.worker else records.NO_TEXT
         jobs: list[bytes] = []
-        tokens: list[int] = []
         payloads: list[bytes] = []
-        attempts: list[int] = []
-        max_attempts: list[int] = []
-        priorities: list[int] = []
-        created: list[int] = []
-        newest, named = 0, False
+        #: Of each share: token, attempt, max_attempts, priority, created; and how many jobs it has.
+        alike: list[tuple[int, int, int, int, int]] = []
+        counts: list[int] = []
+        newest, named, first = 0, False, unit.core.first_token
         for share in shares:
             segment, count, places = share.segment, share.taken, share.places
             state, body = segment.state, segment.body
             priority, attempt, most = state.priority, state.attempt + 1, state.max_attempts
             taken, before = segment.jobs_at(places), segment.events_at(places)
-            token = next_token(state.token, unit.core.first_token)
-            alike = lease + records.pack_event_middle(token, attempt, most, expires, 0)[: -records.REF_BYTES]
-            unit.add_events_alike(queue.claimed[priority], taken, alike, before, text)
+            token = next_token(state.token, first)
+            middle = lease + records.pack_event_middle(token, attempt, most, expires, 0)[: -records.REF_BYTES]
+            unit.add_events_alike(queue.claimed[priority], taken, middle, before, text)
             unit.tx.lease_together(share, lease, token, ref + len(jobs))
             if state.group:
                 named = True
@@ -150,11 +148,11 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             newest = max(newest, before[-1] or _NOT_TOLD)
             jobs += taken
             payloads += segment.payloads_at(places)
-            tokens += repeat(token, count)
-            attempts += repeat(attempt, count)
-            max_attempts += repeat(most, count)
-            priorities += repeat(priority, count)
-            created += repeat(body.created_at_ms, count)
+            alike.append((token, attempt, most, priority, body.created_at_ms))
+            counts.append(count)
+        tokens, attempts, max_attempts, priorities, created = [
+            _of_each(column, counts) for column in zip(*alike, strict=True)
+        ]
         of_groups = [(share.segment.body.group.decode() or None, share.taken) for share in shares] if named else []
         given, given_tokens = in_turn(jobs), in_turn(tokens)
         self._put_lease(given, given_tokens, expires, newest)
@@ -199,6 +197,13 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         adds[leased] = adds.get(leased, 0) + count
         # Wake the first waiter in line, which computes the next due time again: this lease's end may be earlier.
         unit.woken.setdefault(self.name, 1)
+
+
+def _of_each(values: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """A column: so many times each of these values."""
+    if values.count(values[0]) == len(values):
+        return [values[0]] * sum(counts)
+    return list(chain.from_iterable(map(repeat, values, counts)))
 
 
 def headers_of(raw: bytes, job: bytes) -> dict[str, str]:

@@ -130,10 +130,16 @@ class _Limits:
 class _Member:
     """A group, or the jobs that have none, in the order of one priority."""
 
-    __slots__ = (
-        "_begin", "_claim", "_end", "_given", "_segment", "_start", "_step", "before", "group", "jobs", "limits", "name", "next_at",
-        "policy", "taken", "tier",
-    )  # fmt: skip
+    limits: _Limits | None = None
+    policy = UNLIMITED
+    name = b""
+    taken = 0
+    #: How many jobs it reads next; and when the one behind those that were read is ready (None: there is none).
+    _step = 1
+    next_at: int | None = 0
+    #: The segment that its next jobs are in, and how many of them were given; None: it reads rows.
+    _segment: StoredSegment | None = None
+    _given = 0
 
     def __init__(
         self, claim: _Selecting, tier: bytes, start: TurnRecord, group: bytes = b"", record: GroupRecord | None = None
@@ -142,26 +148,18 @@ class _Member:
         self._claim, self.tier, self._start, self.group = claim, tier, start, group
         #: Its place as it is stored.
         self.before: TurnRecord | None = start
-        self.limits: _Limits | None = None
-        if record is not None:
-            number, at = claim.queue.number, tier[_TIER]
-            self._begin = keyspace.group_tier(number, group, at)
-            self._end = keyspace.group_tier(number, group, at + 1)
-            self.name = record.name
-            self.policy = claim.queue.policy.of_group(record.name.decode())
-            if self.policy.limited:
-                self.limits = claim.limits_of(group, self.policy, record)
-        else:
-            self._begin, self._end = tier, tier + claim.until
-            self.name, self.policy = b"", UNLIMITED
-        self._step = 1
-        #: Jobs that were read, the next last; and when the one behind them is ready (None: there is none).
+        #: Jobs that were read, the next last.
         self.jobs: list[Selected] = []
-        self.next_at: int | None = 0
-        self.taken = 0
-        #: The segment that its next jobs are in, and how many of them were given; None: it reads rows.
-        self._segment: StoredSegment | None = None
-        self._given = 0
+        if record is None:
+            self._begin, self._end = tier, tier + claim.until
+            return
+        queue, at = claim.queue, tier[_TIER]
+        self._begin = keyspace.group_tier(queue.number, group, at)
+        self._end = keyspace.group_tier(queue.number, group, at + 1)
+        self.name = name = record.name
+        self.policy = policy = queue.policy.of_group(name.decode())
+        if policy.limited:
+            self.limits = claim.limits_of(group, policy, record)
 
     def next(self) -> Selected | None:
         """Its next ready job."""
@@ -211,12 +209,15 @@ class _Member:
         else:
             rows, left = claim.unit.tx.reader.keys(space, self._begin, self._end, count + 1), None
         visible, until = _VISIBLE if self.name else _READY_VISIBLE, claim.until
-        keys = [key for key in rows[:count] if key[visible] < until]
+        keys = rows[:count]
+        if keys and keys[-1][visible] >= until:
+            keys = [key for key in keys if key[visible] < until]
         self.next_at = self._time(rows[len(keys)]) if len(keys) < len(rows) else left
         if not keys:
             return
         self._begin = keys[-1] + b"\0"
-        self.jobs = (claim.read(list(map(self.ready_key, keys)), self.group) if self.name else claim.read(keys))[::-1]
+        self.jobs = claim.read(list(map(self.ready_key, keys)), self.group) if self.name else claim.read(keys)
+        self.jobs.reverse()
 
     def _time(self, key: bytes) -> int:
         return int.from_bytes(key[_VISIBLE if self.name else _READY_VISIBLE], "big")
@@ -248,7 +249,7 @@ def _sub_of_none(queue: int, tier: bytes) -> Sub:
 
 
 class _Found(NamedTuple):
-    """A member in the heap: by its virtual time, then by its place among those of one time, which is its own."""
+    """A member that has had a job, or is new, in the heap: by its virtual time, then by its place among those of one time."""
 
     virtual_time: int
     place: int
@@ -265,6 +266,12 @@ def _in_a_row(member: _Member, at: int, heap: list[_Found], coming: tuple[int, b
 
 class _Selecting:
     """One claim."""
+
+    #: How many jobs were taken of segments; and whether rows come next, which cannot be leased with segments.
+    _in_parts = 0
+    _left_rows = False
+    #: How many turns came to nothing.
+    _in_vain = 0
 
     def __init__(
         self,
@@ -283,13 +290,9 @@ class _Selecting:
         self._request = request
         self._members: list[_Member] = []
         self._together = together
-        #: What was taken of segments, turn by turn; and how many jobs that is.
+        #: What was taken of segments, turn by turn.
         self._parts: list[SegmentShare] = []
-        self._in_parts = 0
-        #: Rows come next, which cannot be leased with segments.
-        self._left_rows = False
         self._limits: dict[bytes, _Limits] = {}
-        self._in_vain = 0
 
     def limits_of(self, group: bytes, policy: GroupPolicy, record: GroupRecord) -> _Limits:
         limits = self._limits.get(group)
@@ -301,7 +304,7 @@ class _Selecting:
         """The jobs of these rows of `ready` that are good; the others are noted as passed over."""
         found = Selection()
         read_rows(self.unit, self.queue, None, keys, found, 1 << 30)
-        if found.passed_over:
+        if found.expired or found.orphans or found.damaged:
             self.found.expired += found.expired
             self.found.orphans += found.orphans
             self.found.damaged += found.damaged
@@ -313,11 +316,12 @@ class _Selecting:
     def serve_all(self, tiers: Sequence[bytes]) -> bool:
         """Take the jobs of all priorities. False: no group has a turn."""
         number = self.queue.number
-        orders = [
-            (tier, InTurn(self.unit.tx.reader, keyspace.group_turns(number, tier[_TIER]), snapshot=True))
-            for tier in tiers
-        ]
-        if not any(order.named for _, order in orders):
+        reader, orders, named = self.unit.tx.reader, [], False
+        for tier in tiers:
+            order = InTurn(reader, keyspace.group_turns(number, tier[_TIER]), snapshot=True)
+            named = named or order.named
+            orders.append((tier, order))
+        if not named:
             return False
         for tier, order in orders:
             if not self.serve(tier, order):
@@ -330,14 +334,17 @@ class _Selecting:
         jobs, limit = self.found.jobs, self.limit
         while (left := limit - len(jobs) - self._in_parts) > 0:
             # At the same virtual time, one that was not served yet waits for no other: thousands may stand there.
-            while (coming := order.peek()) is not None and (not heap or (coming[0], _SERVED) <= heap[0][:2]):
-                place, member = order.step(), self._member(tier, coming[1])
-                if member is not None:
-                    heappush(heap, _Found(coming[0], place, member))
-            if not heap:
+            coming = order.peek()
+            if coming is not None and (not heap or (coming[0], _SERVED) <= heap[0][:2]):
+                order.step()
+                at, member = coming[0], self._member(tier, coming[1])
+                if member is None:
+                    continue
+            elif heap:
+                at, _, member = heappop(heap)
+            else:
                 return True
-            at, _, member = heappop(heap)
-            if self._together and (count := self._take_part(member, _in_a_row(member, at, heap, coming, left))):
+            if self._together and (count := self._take_part(member, _in_a_row(member, at, heap, order.peek(), left))):
                 at += count * round(turns.ONE_JOB / member.policy.weight)
                 heappush(heap, _Found(at, _SERVED + self._in_parts, member))
                 continue

@@ -16,7 +16,7 @@ the end of the transaction. Jobs without a group are nothing of this: `group_sel
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,11 @@ from tenure.model.group import GroupPolicy
 from tenure.model.rate import Rate
 from tenure.queueing import turns
 from tenure.queueing.registry import RegisteredQueue
-from tenure.queueing.turns import Status
+from tenure.queueing.turns import ACTIVE, PARKED
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import GROUP_READY, GROUPS, JOBS, TURNS
-from tenure.storage.records import NO_PLACES, GroupRecord, StateRecord, TurnRecord
+from tenure.storage.records import NO_PLACES, GroupRecord, StateRecord, TurnRecord, new_tuple
 
 if TYPE_CHECKING:
     from tenure.queueing.unit_of_work import UnitOfWork
@@ -50,7 +50,7 @@ def group_id(name: bytes) -> bytes:
 
 def order_row(queue: int, tier: int, group: bytes, place: TurnRecord) -> bytes:
     """The row of `turns` that serves a group's place: in the order of turns, or, while it is parked, in that of time."""
-    if place.status == Status.ACTIVE:
+    if place.status == ACTIVE:
         return keyspace.turn(keyspace.group_turns(queue, tier), place.virtual_time, group)
     return keyspace.turn(keyspace.parked_groups(queue), place.at_ms, bytes((tier,)) + group)
 
@@ -75,7 +75,8 @@ def wait_no_more(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, n
 def take(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, name: bytes) -> None:
     """A job of the group that waited is leased."""
     group = group_id(name)
-    unit.tx.delete(GROUP_READY, keyspace.group_ready(queue, group, 9 - state.priority, state.visible_at_ms, job))
+    key = keyspace.group_ready(queue, group, 9 - state.priority, state.visible_at_ms, job)
+    unit.tx.writes.append((GROUP_READY, key, None))
     change = unit.groups.of(queue, group, name)
     change.waiting -= 1
     change.leased += 1
@@ -88,10 +89,12 @@ def take_together(unit: UnitOfWork, queue: int, group: bytes, name: bytes, count
     change.leased += count
 
 
-def let_go_of(unit: UnitOfWork, queue: int, job: bytes) -> None:
-    """A job that has a group is no longer leased."""
+def let_go_of(unit: UnitOfWork, queue: int, job: bytes, registered: RegisteredQueue | None = None) -> None:
+    """A job that has a group is no longer leased. `registered`: its queue, if the caller knows it."""
     name = name_of(unit, queue, job)
     if name:
+        if registered is not None:
+            unit.groups.queues[queue] = registered
         unit.groups.of(queue, group_id(name), name).leased -= 1
 
 
@@ -159,7 +162,8 @@ class GroupChanges:
 
     def __init__(self, unit: UnitOfWork) -> None:
         self._unit = unit
-        self._queues: dict[int, RegisteredQueue] = {}
+        #: Those that are known by now, by number.
+        self.queues: dict[int, RegisteredQueue] = {}
         self._changes: dict[tuple[int, bytes], GroupChange] = {}
         self._read: dict[tuple[int, bytes], GroupRecord | None] = {}
         #: Virtual times of scopes: by queue and tier.
@@ -175,14 +179,14 @@ class GroupChanges:
         self, queue: RegisteredQueue, group: bytes, name: bytes, tier: int, visible_at_ms: int, count: int = 1
     ) -> None:
         """So many more jobs wait, the first from that moment on."""
-        self._queues[queue.number] = queue
+        self.queues[queue.number] = queue
         change = self.of(queue.number, group, name)
         change.waiting += count
         self.offer(change, tier, visible_at_ms)
 
     def expect(self, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> None:
         """Read the groups of jobs, each given by its group and priority, before the verb writes them."""
-        self._queues[queue.number] = queue
+        self.queues[queue.number] = queue
         for name, priority in jobs:
             raw = name.encode()
             change = self.of(queue.number, group_id(raw), raw)
@@ -195,8 +199,8 @@ class GroupChanges:
         """The group's row, which is read once a transaction."""
         at = (queue, group)
         if at not in self._read:
-            raw = self._unit.tx.reader.get(GROUPS, keyspace.of_queue(queue, group))
-            self._read[at] = None if raw is None else records.decode_group(raw)
+            key = keyspace.of_queue(queue, group)
+            self._read[at] = self._unit.core.group_rows.decoded(key, self._unit.tx.reader.get(GROUPS, key))
         return self._read[at]
 
     @staticmethod
@@ -215,16 +219,17 @@ class GroupChanges:
     def read(self) -> None:
         """Read the groups that are changed, as far as they are not read yet, and what their places depend on."""
         known = self._read
-        missing = [at for at in self._changes if at not in known]
+        missing = () if self._changes.keys() <= known.keys() else [at for at in self._changes if at not in known]
         if len(missing) == 1:
             self.record(*missing[0])
         elif missing:
-            rows = self._unit.tx.get_many(GROUPS, [keyspace.of_queue(*at) for at in missing])
-            for at, raw in zip(missing, rows, strict=True):
-                known[at] = None if raw is None else records.decode_group(raw)
+            decoded, keys = self._unit.core.group_rows.decoded, [keyspace.of_queue(*at) for at in missing]
+            for at, key, raw in zip(missing, keys, self._unit.tx.get_many(GROUPS, keys), strict=True):
+                known[at] = decoded(key, raw)
         for at, change in self._changes.items():
-            for tier in change.expected or change.offers:
-                self.time(at[0], tier)
+            if tiers := change.expected or change.offers:
+                for tier in tiers:
+                    self.time(at[0], tier)
             if change.leased < 0 and (record := known[at]) is not None and record.at_limit:
                 for tier in tiers_of(record.at_limit):
                     self.time(at[0], tier)
@@ -240,7 +245,7 @@ class GroupChanges:
         at_limit, waiting, leased, full_at, name, places = before or GroupRecord(0, 0, 0, 0, change.name)
         waiting, leased, at_limit = waiting + change.waiting, leased + change.leased, at_limit | change.lost_turns
         if change.moved is not None:
-            places = {tier: place for tier, place in {**places, **change.moved}.items() if place is not None}
+            places = _moved(places, change.moved)
         if change.full_at_ns is not None:
             full_at = change.full_at_ns
         if waiting <= 0:
@@ -248,9 +253,11 @@ class GroupChanges:
             for tier, place in places.items():
                 self._unit.tx.delete(TURNS, order_row(queue, tier, group, place))
             places = NO_PLACES
-        record = GroupRecord(at_limit, waiting, leased if leased > 0 else 0, full_at, name, places)
+        record = new_tuple(
+            GroupRecord, (at_limit, waiting, leased if leased > 0 else 0, full_at, name, places or NO_PLACES)
+        )
         if change.offers or (at_limit and change.leased < 0):
-            known = self._queues.get(queue) or self._unit.numbered(queue)
+            known = self.queues.get(queue) or self._unit.numbered(queue)
             if known is not None:  # or else its row is lost, until `check` makes it again
                 record = self._placed(known, group, change, record)
         self._save(queue, group, record, before)
@@ -263,7 +270,7 @@ class GroupChanges:
         room = policy.max_leased is None or now.leased < policy.max_leased
         if room and at_limit and change.leased < 0:
             for tier in tiers_of(at_limit):
-                self.offer(change, tier, unit.now)
+                offers[tier] = min(offers.get(tier, unit.now), unit.now)
             at_limit = 0
             unit.has_work(queue, unit.now)
             unit.woken[queue.name] = unit.woken.get(queue.name, 0) + 1
@@ -277,12 +284,12 @@ class GroupChanges:
                 after = self._arrived(queue.number, tier, at_ms, policy)
                 self._reorder(queue.number, tier, group, place, after)
                 places[tier] = after
-        return GroupRecord(at_limit, now.waiting, now.leased, now.full_at_ns, now.name, places)
+        return new_tuple(GroupRecord, (at_limit, now.waiting, now.leased, now.full_at_ns, now.name, places))
 
     def _arrived(self, queue: int, tier: int, at_ms: int, policy: GroupPolicy) -> TurnRecord:
         """The place of a group that has a job from that moment on."""
         if at_ms > self._unit.now:
-            return TurnRecord(int(Status.PARKED), at_ms, 0)
+            return TurnRecord(PARKED, at_ms, 0)
         return turns.arrived(self.time(queue, tier), policy.weight)
 
     def _reorder(
@@ -308,13 +315,26 @@ class GroupChanges:
         tx, at = self._unit.tx, keyspace.of_queue(queue, group)
         if record.waiting or record.leased:
             if record != before:
-                tx.put(GROUPS, at, records.encode_group(record))
+                raw = records.encode_group(record)
+                tx.writes.append((GROUPS, at, raw))
+                self._unit.core.group_rows.learn(at, raw, record)
         elif record.full_at_ns > self._unit.now * _MS:
             tx.put(GROUPS, at, records.encode_group(record))
             forget_at = -(-record.full_at_ns // _MS)
             tx.put(TURNS, keyspace.turn(keyspace.parked_groups(queue), forget_at, bytes((FORGET,)) + group), b"")
         elif before is not None:
             tx.delete(GROUPS, at)
+
+
+def _moved(places: Mapping[int, TurnRecord], moved: Mapping[int, TurnRecord | None]) -> Mapping[int, TurnRecord]:
+    """The places of a group after these of its tiers were moved, or taken away (None)."""
+    left = dict(places)
+    for tier, place in moved.items():
+        if place is None:
+            left.pop(tier, None)
+        else:
+            left[tier] = place
+    return left
 
 
 def tiers_of(bits: int) -> Iterable[int]:
@@ -349,7 +369,7 @@ def bring_back(unit: UnitOfWork, queue: RegisteredQueue) -> bool:
         if tier == FORGET:
             tx.delete(TURNS, key)
             tx.delete_many(GROUPS, _idle(unit, number, group, record))
-        elif record is None or before is None or before.status != Status.PARKED or before.at_ms != at_ms:
+        elif record is None or before is None or before.status != PARKED or before.at_ms != at_ms:
             tx.delete(TURNS, key)  # it was moved since
         else:
             weight = queue.policy.of_group(record.name.decode()).weight

@@ -93,7 +93,7 @@ def request_digest(verb: str, *arguments: object) -> bytes:
 
 def enqueue_digest(name: QueueName, jobs: Sequence[JobRequest]) -> bytes:
     """As `request_digest`; plain jobs are represented by their payloads, which is faster."""
-    return request_digest("enqueue", name, payloads_of(jobs) if all_plain(jobs) else jobs)
+    return request_digest("enqueue", name, payloads_of(jobs) if all_plain(jobs) else list(jobs))
 
 
 def settle_digest(name: QueueName, items: Sequence[Settle]) -> bytes:

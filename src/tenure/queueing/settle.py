@@ -91,7 +91,7 @@ def _settle(
     for item, state in held:
         job, verb = item.proof[0], item.verb
         if state[_FLAGS] & HAS_GROUP:
-            groups.let_go_of(unit, queue.number, job)
+            groups.let_go_of(unit, queue.number, job, queue)
         if verb == "ack":
             if queue.retention_ms or item.result is not None:
                 _keep_done(unit, queue, job, state, item.result)

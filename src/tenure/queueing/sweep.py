@@ -224,7 +224,7 @@ def _expire_one(unit: UnitOfWork, found: _Expired) -> int:
     back = 0
     for job, state in found.jobs:
         if state.flags & records.HAS_GROUP:
-            groups.let_go_of(unit, row.queue, job)
+            groups.let_go_of(unit, row.queue, job, queue)
         roll = random.random()
         verdict = after_expiry(queue.policy, state.attempt, state.max_attempts, unit.now, roll)
         if verdict.retry_at_ms is None:

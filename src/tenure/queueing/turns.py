@@ -27,7 +27,7 @@ from typing import NamedTuple
 from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader, Transaction
 from tenure.storage.keyspace import DUE, TURNS, Due
-from tenure.storage.records import TurnRecord
+from tenure.storage.records import TurnRecord, new_tuple
 
 #: What one job adds to the virtual time of a sub-queue of weight 1.
 ONE_JOB = 1 << 20
@@ -41,6 +41,10 @@ class Status(IntEnum):
     ACTIVE = 1
     PARKED = 2
     BLOCKED = 3
+
+
+#: As records hold them.
+ACTIVE, PARKED, BLOCKED = map(int, Status)
 
 
 class Sub(NamedTuple):
@@ -73,12 +77,12 @@ class InTurn:
     `snapshot`: takes no conflict with others who move places. The caller reads the place of each that it serves.
     """
 
-    __slots__ = ("_at", "_end", "_keys", "_page", "_passed", "_reader", "_snapshot")
+    __slots__ = ("_at", "_end", "_keys", "_page", "_reader", "_snapshot")
 
     def __init__(self, reader: Reader, scope: bytes, *, snapshot: bool = False) -> None:
         begin, self._end = keyspace.turn_range(scope)
         self._reader, self._snapshot = reader, snapshot
-        self._page, self._at, self._passed = _FIRST_PAGE, 0, 0
+        self._page, self._at = _FIRST_PAGE, 0
         self._keys = reader.keys(TURNS, begin, self._end, _FIRST_PAGE, snapshot=snapshot)
 
     @property
@@ -99,11 +103,9 @@ class InTurn:
                 return None
         return keyspace.split_turn(keys[self._at])
 
-    def step(self) -> int:
-        """Go on behind it; returns how many were before it."""
+    def step(self) -> None:
+        """Go on behind it."""
         self._at += 1
-        self._passed += 1
-        return self._passed - 1
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         while (found := self.peek()) is not None:
@@ -121,7 +123,7 @@ def arrived(now: int, weight: float) -> TurnRecord:
 
     At the very time of what they get then, the order of the names would decide, and the last name would get half.
     """
-    return TurnRecord(int(Status.ACTIVE), 0, now + round(ONE_JOB / weight) - 1)
+    return new_tuple(TurnRecord, (ACTIVE, 0, now + round(ONE_JOB / weight) - 1, b""))
 
 
 def activated(now: int, name: bytes = b"") -> TurnRecord:
@@ -130,22 +132,22 @@ def activated(now: int, name: bytes = b"") -> TurnRecord:
     A virtual time that a PARKED or BLOCKED place has does not count. It lost its turn when that came, so it owes nothing
     to the others. And the scope's time starts again at 0 when none is ACTIVE: measured by that, it would owe everything.
     """
-    return TurnRecord(int(Status.ACTIVE), 0, now, name)
+    return TurnRecord(ACTIVE, 0, now, name)
 
 
 def parked(before: TurnRecord, at_ms: int) -> TurnRecord:
-    return before._replace(status=int(Status.PARKED), at_ms=at_ms)
+    return before._replace(status=PARKED, at_ms=at_ms)
 
 
 def blocked(before: TurnRecord) -> TurnRecord:
-    return before._replace(status=int(Status.BLOCKED), at_ms=0)
+    return before._replace(status=BLOCKED, at_ms=0)
 
 
 def sooner(before: TurnRecord, at_ms: int, now: int, lifted: bool = False) -> bool:
     """Whether a place has to be changed for its sub-queue to have a turn from this moment on."""
-    if before.status == Status.PARKED:
+    if before.status == PARKED:
         return at_ms < before.at_ms or before.at_ms <= now
-    return before.status == Status.BLOCKED and lifted
+    return before.status == BLOCKED and lifted
 
 
 def move(tx: Transaction, sub: Sub, before: TurnRecord | None, after: TurnRecord | None) -> None:
@@ -153,13 +155,13 @@ def move(tx: Transaction, sub: Sub, before: TurnRecord | None, after: TurnRecord
     if before == after:
         return
     writes = tx.writes
-    if before is not None and before.status == Status.ACTIVE:
+    if before is not None and before.status == ACTIVE:
         writes.append((TURNS, keyspace.turn(sub.scope, before.virtual_time, sub.name), None))
-    elif before is not None and before.status == Status.PARKED:
+    elif before is not None and before.status == PARKED:
         writes.append((*sub.parked_row(before.at_ms), None))
-    if after is not None and after.status == Status.ACTIVE:
+    if after is not None and after.status == ACTIVE:
         writes.append((TURNS, keyspace.turn(sub.scope, after.virtual_time, sub.name), b""))
-    elif after is not None and after.status == Status.PARKED:
+    elif after is not None and after.status == PARKED:
         writes.append((*sub.parked_row(after.at_ms), b""))
     key = keyspace.turn_place(sub.scope, sub.name)
     writes.append((TURNS, key, None if after is None else records.encode_turn(after)))

@@ -12,6 +12,8 @@ from tenure.storage.records.turns import TurnRecord
 
 _GROUP = Struct(">BHQQQB")
 _PLACE = Struct(">BBQQ")
+_pack = _GROUP.pack
+_pack_place = _PLACE.pack
 _SIZE = _GROUP.size
 _unpack = _GROUP.unpack_from
 _unpack_place = _PLACE.unpack_from
@@ -33,9 +35,9 @@ class GroupRecord(NamedTuple):
 
 def encode_group(record: GroupRecord) -> bytes:
     at_limit, waiting, leased, full_at_ns, name, places = record
-    body = _GROUP.pack(V1, at_limit, waiting, leased, full_at_ns, len(name)) + name
-    for tier, place in sorted(places.items()):
-        body += _PLACE.pack(tier, place.status, place.at_ms, place.virtual_time)
+    body = _pack(V1, at_limit, waiting, leased, full_at_ns, len(name)) + name
+    for tier, (status, at_ms, virtual_time, _) in sorted(places.items()) if len(places) > 1 else places.items():
+        body += _pack_place(tier, status, at_ms, virtual_time)
     return seal(body)
 
 

@@ -26,6 +26,7 @@ _SEGMENT_STATE = Struct(">BBBIIQQQH16s16s16s")
 _GROUP_SEGMENT_STATE = Struct(_SEGMENT_STATE.format + "16s")
 #: Where the fields `last_event`, `first` and `first_job` begin.
 _PLACES = calcsize(">BBBIIQQ"), calcsize(">BBBIIQQQ"), calcsize(">BBBIIQQQH")
+_pack_plain_state, _pack_group_state = _SEGMENT_STATE.pack, _GROUP_SEGMENT_STATE.pack
 _SEGMENT_STATES = {V1: _SEGMENT_STATE, V2: _GROUP_SEGMENT_STATE}
 
 
@@ -75,7 +76,7 @@ class SegmentStateRecord(NamedTuple):
 
 
 def encode_segment_state(state: SegmentStateRecord) -> bytes:
-    body = _GROUP_SEGMENT_STATE.pack(*state) if state[-1] else _SEGMENT_STATE.pack(*state[:-1])
+    body = _pack_group_state(*state) if state[-1] else _pack_plain_state(*state[:-1])
     return body + pack_crc(crc32(body))
 
 

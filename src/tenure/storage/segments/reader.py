@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from tenure.errors import Corrupt
@@ -63,7 +63,8 @@ class RecentSegments:
 
     def put(self, segment: StoredSegment) -> None:
         key, state = segment.key, segment.state
-        self.delete(key)
+        if key in self._young or key in self._old:
+            self.delete((key,))
         self._bytes += segment.body.size_bytes
         if len(self._young_names) > _RECENT_NAMES or self._bytes > _RECENT_BYTES:
             self._old, self._old_names = self._young, self._young_names
@@ -75,12 +76,14 @@ class RecentSegments:
             names[segment.mark(READY)] = key
         self._young[key] = segment
 
-    def delete(self, key: bytes) -> None:
-        gone = self._young.pop(key, None)
-        if gone is not None:
-            self._bytes -= gone.body.size_bytes
-        elif self._old:
-            self._old.pop(key, None)
+    def delete(self, keys: Iterable[bytes]) -> None:
+        young, old = self._young, self._old
+        for key in keys:
+            gone = young.pop(key, None)
+            if gone is not None:
+                self._bytes -= gone.body.size_bytes
+            elif old:
+                old.pop(key, None)
 
     def clear(self) -> None:
         self._young, self._old, self._young_names, self._old_names = {}, {}, {}, {}

@@ -28,13 +28,14 @@ MARKS: dict[Space, Space] = {READY: SEGMENT_READY, GROUP_READY: SEGMENT_GROUPS}
 class StoredSegment:
     """A segment as it is stored now. `places` are the positions of the jobs that are still in it."""
 
-    __slots__ = ("_ready", "body", "key", "places", "prefix", "state")
+    __slots__ = ("_mark", "_ready", "body", "key", "places", "prefix", "state")
 
     def __init__(self, key: bytes, state: SegmentStateRecord, body: NewSegment) -> None:
         self.key, self.prefix = key, key[:4]
         self.state, self.body = state, body
         #: How the keys of its jobs in `ready` begin, once that is asked for.
         self._ready: bytes | None = None
+        self._mark: bytes | None = None
         self.places: Sequence[int] = range(state.first, body.count)
         if state.gone != NO_ID:
             gone = int.from_bytes(state.gone, "big")
@@ -102,7 +103,12 @@ class StoredSegment:
 
     def mark(self, space: Space) -> bytes:
         """The key of its mark for one of its `indexes`: that of its first job there."""
-        return self.before(space) + self.state.first_job
+        if space != READY:
+            return self.before(space) + self.state.first_job
+        mark = self._mark
+        if mark is None:
+            mark = self._mark = self.before(READY) + self.state.first_job
+        return mark
 
     def keys(self, space: Space, places: Sequence[int]) -> list[bytes]:
         before = self.before(space)
@@ -165,7 +171,8 @@ class SegmentShare(NamedTuple):
 
     @property
     def places(self) -> Sequence[int]:
-        return self.segment.places[: self.taken]
+        places = self.segment.places
+        return places if self.taken == len(places) else places[: self.taken]
 
     @property
     def payload_bytes(self) -> int:

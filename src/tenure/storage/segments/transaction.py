@@ -34,6 +34,7 @@ from tenure.storage.records import (
     SegmentStateRecord,
     encode_segment_mark,
     encode_segment_state,
+    new_tuple,
 )
 from tenure.storage.segments.reader import MADE, WAITING, RecentSegments, SegmentedReader
 from tenure.storage.segments.stored import MARKS, SegmentShare, StoredSegment
@@ -209,21 +210,13 @@ class SegmentedTransaction(Transaction):
         bodies = self._todo.bodies
         for begin in range(0, len(jobs), each):
             part = jobs[begin : begin + each]
-            state = SegmentStateRecord(
-                version,
-                WAITING,
-                priority,
-                0,
-                max_attempts,
-                0,
-                now_ms,
-                last_event + begin,
-                0,
-                part[0],
-                NO_ID,
-                NO_ID,
-                group_id,
-            )
+            state = new_tuple(
+                SegmentStateRecord,
+                (
+                    version, WAITING, priority, 0, max_attempts, 0, now_ms, last_event + begin, 0, part[0], NO_ID, NO_ID,
+                    group_id,
+                ),
+            )  # fmt: skip
             body = NewSegment(now_ms, part, payloads[begin : begin + each], group)
             segment = StoredSegment(prefix + part[-1], state, body)
             bodies[segment.key] = body
@@ -288,17 +281,17 @@ class SegmentedTransaction(Transaction):
 
     def lease_together(self, share: SegmentShare, lease: bytes, token: int, last_event: int) -> None:
         segment, count = share
-        state, places, todo = segment.state, segment.places, self._todo
-        leased = state._replace(
-            state=_LEASED,
-            attempt=state.attempt + 1,
-            token=token,
-            last_event=last_event - state.first,
-            lease=lease,
-            gone=NO_ID,
-        )
+        places, todo = segment.places, self._todo
+        version, _, priority, attempt, most, _, visible, _, first, first_job, _, _, group = segment.state
+        leased = new_tuple(
+            SegmentStateRecord,
+            (
+                version, _LEASED, priority, attempt + 1, most, token, visible, last_event - first, first, first_job,
+                lease, NO_ID, group,
+            ),
+        )  # fmt: skip
         self._delete_marks(segment)
-        if count == segment.count and isinstance(places, range):
+        if type(places) is range and count == len(places):
             self._store(StoredSegment(segment.key, leased, segment.body))
             return
         # Copied: events of the jobs of a segment stand side by side, and the rest has had other ones.
@@ -333,18 +326,21 @@ class SegmentedTransaction(Transaction):
     ) -> Sequence[StoredSegment]:
         """As `held_together`, of jobs that are given segment by segment."""
         found: list[StoredSegment] = []
-        at = 0
+        jobs, recent, holding, at = list(jobs), self.memory.recent.find, self._segments.holding, 0
         while at < len(jobs):
-            holding = self._segments.holding(prefix + jobs[at])
-            if holding is None or len(found) >= _SEGMENTS_AT_ONCE:
+            first = prefix + jobs[at]
+            segment = recent(first)
+            if segment is None and (held := holding(first)) is not None:
+                segment = held[0]
+            if segment is None or len(found) >= _SEGMENTS_AT_ONCE:
                 return ()
-            segment = holding[0]
-            state, end = segment.state, at + segment.count
+            state, count = segment.state, len(segment.places)
+            end = at + count
             if (
                 state.state != _LEASED
                 or state.lease != lease
-                or segment.jobs != list(jobs[at:end])
-                or tokens[at:end].count(state.token) != segment.count
+                or segment.jobs != jobs[at:end]
+                or tokens[at:end].count(state.token) != count
             ):
                 return ()
             found.append(segment)
@@ -433,10 +429,9 @@ class SegmentedTransaction(Transaction):
             writes.append((SEGMENTS, key, body.encode()))
             # Before they are written: a segment that is looked for in vain costs a look, one that is not is lost.
             self.memory.there = True
-        for write in work.writes:
-            writes.append(write)
-            if write[0] == SEGMENT_STATE:
-                recent.delete(write[1])  # at once: what is missing there is read again
+        writes += work.writes
+        # At once: what is missing there is read again.
+        recent.delete([key for space, key, _ in work.writes if space == SEGMENT_STATE])
         if work.stored:
             self.when_written(partial(_remember, recent, work.stored.values()))
 
