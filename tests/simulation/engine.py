@@ -109,10 +109,25 @@ class FaultyEngine(MemoryEngine):
         return self._go_wrong(fate, fn)
 
     def _answered(self, fn: Callable[[Transaction], T]) -> T:
-        """A transaction whose caller gets its answer once it is durable, with all before it; a claim does not wait."""
+        """A transaction whose caller gets its answer once it is durable, with all before it; a claim does not wait.
+
+        One that writes nothing, or refuses, waits for the commits that it may have read.
+        """
         before = self.version()
-        result = super().transact(fn)
-        if self.version() != before and not self._claimed:
+        waits = True
+
+        def run(tx: Transaction) -> T:
+            nonlocal waits
+            result = fn(tx)
+            waits = tx.answers_after is None
+            return result
+
+        try:
+            result = super().transact(run)
+        except TenureError:
+            self.sync()
+            raise
+        if waits if self.version() == before else not self._claimed:
             self.sync()
         return result
 

@@ -32,6 +32,7 @@ from tenure.storage import keyspace, records
 from tenure.storage.engine import Reader
 from tenure.storage.keyspace import DUE, Due, DueKey, commit
 from tenure.storage.segments.stored import SegmentShare
+from tenure.storage.transaction import NOTHING_TOLD
 
 
 def claim(
@@ -247,6 +248,7 @@ def _claim(
         given = given_before(core, unit, names, identity)
         if given is not None:
             return given
+    tx.answers_after = NOTHING_TOLD  # until jobs are leased (`grant`)
     queue = core.registry.find(tx, name)
     if queue is None or queue.paused:
         if queue is None and len(names) > 1 and core.only_writer:

@@ -31,6 +31,7 @@ from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace
 from tenure.storage.keyspace import Due
 from tenure.storage.records import TurnRecord
+from tenure.storage.transaction import NOTHING_TOLD
 
 #: Places that one transaction may move without finding a job.
 _IN_VAIN = 500
@@ -98,6 +99,7 @@ class _Round:
             name = claim.any_claimed(core, unit.tx, self._identity)
             if name is not None:
                 return claim.given_before(core, unit, (name,), self._identity)
+        unit.tx.answers_after = NOTHING_TOLD  # until jobs are leased (`grant`)
         if self._steps.leases.leases is not None:
             step = claim.take_over(core, unit, self._steps.leases, self._until)
             self._steps = self._steps._replace(leases=msgspec.structs.replace(step, jobs_only=False))

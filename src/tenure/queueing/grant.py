@@ -90,30 +90,29 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
                 ref = unit.begin_events(min(count - len(jobs), EVENTS_A_ROW))
                 if worker:
                     text = unit.text(worker)
-            # Unpacked: the names of so many fields take twice the time.
-            _, _, priority, reason, flags, given, most, replays, last, visible, ended, due_at, before, _ = state
-            created, _, key_bytes, headers, _, payload, group = record
-            attempt, token = given + 1, next_token(last, first)
+            priority, flags, most, before = state.priority, state.flags, state.max_attempts, state.last_event
+            attempt, token = state.attempt + 1, next_token(state.token, first)
             if before > newest or not before:
                 newest = before or _NOT_TOLD
             unit.events.append(pack_event(heads[priority], job, lease, token, attempt, most, expires, before, text))
-            if due_at:
-                writes.append((DUE, due(Due.TTL, due_at, number, job), None))
+            if state.due_at_ms:
+                writes.append((DUE, due(Due.TTL, state.due_at_ms, number, job), None))
             leased = pack_state(
-                V1, _LEASED, priority, reason, flags, attempt, most, replays, token, visible, ended, 0, ref, lease
-            )
+                V1, _LEASED, priority, state.reason, flags, attempt, most, state.replays, token,
+                state.visible_at_ms, state.ended_at_ms, 0, ref, lease,
+            )  # fmt: skip
             ref += 1
             writes += ((STATE, prefix + job, seal_packed_state(leased, crc32(leased))), (READY, key, None))
             if flags & HAS_GROUP:
-                groups.take(unit, number, job, state, group)
+                groups.take(unit, number, job, state, record.group)
             jobs.append(job)
             tokens.append(token)
             deliveries.append(
                 Delivery(
-                    name, job, lease, token, payload, attempt, most, priority, created,
-                    headers_of(headers, job) if headers else {},
-                    key_of(key_bytes) if key_bytes else None,
-                    group.decode() if group else None,
+                    name, job, lease, token, record.payload, attempt, most, priority, record.created_at_ms,
+                    headers_of(record.headers, job) if record.headers else {},
+                    key_of(record.key) if record.key else None,
+                    record.group.decode() if record.group else None,
                 )
             )  # fmt: skip
         if queue.meter:

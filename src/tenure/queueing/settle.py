@@ -216,7 +216,7 @@ def _not_held(state: StateRecord, job: bytes, lease: bytes, token: int) -> Lease
 def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: StateRecord) -> None:
     """Done, and not kept: gone in the same step."""
     tx, row = unit.tx, queue.prefix + job
-    _, _, priority, _, flags, attempt, attempts, _, token, _, _, _, before, lease = state
+    flags = state.flags
     if queue.meter:
         quota_usage.removed_done(unit, queue, (job,))
     if flags:
@@ -224,7 +224,12 @@ def _remove_done(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: St
             delete_extras(tx, queue.number, job, flags)
         if flags & HAS_CHILDREN:
             unit.flows().done.append(row)
-    unit.add_event(pack_event(queue.done[priority], job, lease, token, attempt, attempts, 0, before, NO_TEXT))
+    unit.add_event(
+        pack_event(
+            queue.done[state.priority], job, state.lease, state.token, state.attempt, state.max_attempts, 0,
+            state.last_event, NO_TEXT,
+        )
+    )  # fmt: skip
     tx.writes += ((JOBS, row, None), (STATE, row, None))
     adds, removed = tx.adds, queue.counters[_REMOVED_COUNT]
     adds[removed] = adds.get(removed, 0) + 1

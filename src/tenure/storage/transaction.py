@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tenure.storage.segments.stored import SegmentShare, StoredSegment
 
 _BY_KEY = frozenset({JOBS, STATE, LEASES})
+#: For `Transaction.answers_after`: the answer contains nothing that was read, so it waits for nothing.
+NOTHING_TOLD = 0
 Write = tuple[int, bytes, bytes | None]
 """Space, key, value. None deletes the row."""
 
@@ -49,8 +51,9 @@ class Transaction(Changes):
     spread = 1
     #: Whether the engine has a say in when an expired lease may be taken over: then `hold` is called.
     holds_leases = False
-    #: The row of the journal that must be durable before the caller is answered; None: this transaction's own. A claim
-    #: sets it (`grant`): it waits for what made its jobs ready, and its own row is durable soon. Engines may wait longer.
+    #: The row of the journal that must be durable before the caller is answered; None: this transaction's own, or, if it
+    #: writes none, all that it may have read. A claim sets it (`grant`): it waits for what made its jobs ready, and its own
+    #: row is durable soon. A claim that finds no job sets `NOTHING_TOLD`. Engines may wait longer.
     answers_after: int | None = None
 
     def __init__(self, reader: Reader, next_commit: int) -> None:

@@ -141,19 +141,32 @@ class RocksEngine:
         writer, begin = self._writer, self.begin
         if writer.held_here():
             writer.take_back()
-        with writer.lock:
-            if self._stopped is not None or self._unsure:
-                self._attend()
-            transaction = begin(self._reader, self._next_commit)
-            result = fn(transaction)
-            version = self.apply(transaction) if transaction.finish() else 0
+        try:
+            with writer.lock:
+                if self._stopped is not None or self._unsure:
+                    self._attend()
+                transaction = begin(self._reader, self._next_commit)
+                result = fn(transaction)
+                version = self.apply(transaction) if transaction.finish() else 0
+        except TenureError:
+            self._wait_for_what_was_read()  # a refusal: "already settled" is as good as an answer
+            raise
+        needed = transaction.answers_after
         if version:
-            needed = transaction.answers_after
             if needed is None or needed > self._durable:
                 self.group_commit.wait(version)
             else:
                 self.group_commit.sync_soon()
+        elif needed is None:
+            self._wait_for_what_was_read()
         return result
+
+    def _wait_for_what_was_read(self) -> None:
+        """At `disk`: wait until all written commits are durable. The answer of a transaction that writes nothing (a
+        duplicate, a repeated request) may depend on a commit whose own caller still waits, and must survive as that does."""
+        written = self.group_commit.applied_to
+        if self._waits and written > self._durable:
+            self.group_commit.wait(written)
 
     def read(self, fn: Callable[[RocksReader], T]) -> T:
         writer = self._writer
