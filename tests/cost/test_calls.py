@@ -45,7 +45,7 @@ def test_a_plain_life_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         _, ack = counted(lambda: queue.ack(claim[0]))
     assert enqueue <= 37, enqueue
     assert taken <= 51, taken
-    assert ack <= 36, ack
+    assert ack <= 38, ack
 
 
 def test_a_plain_life_is_hardly_longer_where_jobs_were_stored_together(
@@ -65,7 +65,7 @@ def test_a_plain_life_is_hardly_longer_where_jobs_were_stored_together(
         _, ack = counted(lambda: queue.ack(claim[0]))
     assert enqueue <= 39, enqueue
     assert taken <= 60, taken
-    assert ack <= 41, ack
+    assert ack <= 42, ack
 
 
 def test_a_claim_over_1001_named_queues_is_hardly_longer_than_from_one(tmp_path: Path) -> None:

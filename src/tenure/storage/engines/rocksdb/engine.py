@@ -151,13 +151,13 @@ class RocksEngine:
         except TenureError:
             self._wait_for_what_was_read()  # a refusal: "already settled" is as good as an answer
             raise
-        needed = transaction.answers_after
         if version:
+            needed = transaction.answers_after
             if needed is None or needed > self._durable:
                 self.group_commit.wait(version)
             else:
                 self.group_commit.sync_soon()
-        elif needed is None:
+        elif self._waits and transaction.answers_after is None:
             self._wait_for_what_was_read()
         return result
 
