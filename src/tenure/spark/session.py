@@ -90,8 +90,8 @@ def _launching(local: bool, executors: str | None, told: Mapping[str, str]) -> I
     """Set what Spark's Java takes from its environment only, while it starts; its Pythons inherit it.
 
     Which Python looks for data sources (`python3` by default); the address of this machine (Java warns of loopback names);
-    how memory is returned to the system; and what our own modules are told. On a cluster the executors' Python may be elsewhere: then `spark.pyspark.python`
-    says where, which PySpark itself only heeds when it is submitted.
+    how memory is returned to the system; and what our own modules are told. On a cluster the executors' Python may be
+    elsewhere: then `spark.pyspark.python` says where, which PySpark itself only heeds when it is submitted.
     """
     added = {name: value for name, value in _MALLOC.items() if name not in os.environ} | dict(told)
     if "PYSPARK_PYTHON" not in os.environ:
