@@ -89,7 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run one history, and tell of it")
     parser.add_argument("--steps", help="of that history, only these steps")
     given = parser.parse_args(arguments)
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    try:
+        return _carry_out(given)
+    finally:
+        logging.disable(before)
+
+
+def _carry_out(given: argparse.Namespace) -> int:
     if given.seed is not None:
         return tell(given.seed, range(STEPS) if given.steps is None else [int(n) for n in given.steps.split(",")])
     histories = given.histories if given.histories is not None or given.seconds is not None else 1000

@@ -115,7 +115,7 @@ def test_a_worker_that_may_not_list_queues_works(app, lines, monkeypatch):
     def job(number: int) -> int:
         return number
 
-    def refuse(tenant: str | None) -> None:
+    def refuse(tenant: str | None, limit: int, cursor: str | None) -> None:
         raise Forbidden("scope admin is needed")
 
     monkeypatch.setattr(app.store._backend, "queues", refuse)
