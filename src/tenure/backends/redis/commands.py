@@ -19,18 +19,26 @@ from tenure.backends.redis.connections import take_connection
 from tenure.backends.redis.library import Library, library
 from tenure.backends.redis.packer import Arg
 from tenure.backends.redis.request_lanes import RequestLanes
-from tenure.backends.redis.topology import Topology
+from tenure.backends.redis.topology import Place, Topology
 from tenure.errors import Corrupt, OpenError, StoreClosed, StoreError, TenureError, Unavailable
 
 #: Errors of a server that is the wrong one, or not ready: refresh the topology and send again.
 _WRONG_NODE = (
-    driver.MovedError, driver.ClusterDownError, driver.TryAgainError, driver.ReadOnlyError, driver.MasterDownError,
-    driver.BusyLoadingError, driver.ConnectionError, driver.TimeoutError, OSError,
+    driver.MovedError, driver.AskError, driver.ClusterDownError, driver.TryAgainError, driver.ReadOnlyError,
+    driver.MasterDownError, driver.BusyLoadingError, driver.ConnectionError, driver.TimeoutError, OSError,
 )  # fmt: skip
+#: What a node that is importing a slot says to a verb: a function reads keys of a slot only where all of them are.
+_MOVING = "non local key in a cluster node"
 
 
 class NotConfirmed(Exception):
     """The write was applied, but too few replicas (or disks) have confirmed it yet."""
+
+
+def _shown(problem: Exception) -> str:
+    if isinstance(problem, driver.AskError):  # its text is the slot and the server
+        return f"slot {problem.slot_id} is on, or moves to, {problem.host}:{problem.port}"
+    return str(problem)
 
 
 class Commands:
@@ -110,19 +118,12 @@ class Commands:
         self.ensure_open()
         give_up: float | None = None
         pause = 0.01
+        followed: Place | None = None
         while True:
             try:
-                return self._exchange(self._topology.node(key), command, confirm)
-            except driver.AskError as exc:
-                return self._exchange(self._topology.at((exc.host, exc.port)), command, confirm, asking=True)
-            except driver.NoScriptError:
-                self._load_scripts(key)
-                continue
+                return self._attempt(key, command, confirm)
             except driver.ResponseError as exc:
-                if "Function not found" in str(exc):
-                    self.load(self._topology.node(key))
-                    continue
-                if not isinstance(exc, _WRONG_NODE):
+                if not isinstance(exc, _WRONG_NODE) and _MOVING not in str(exc):
                     raise self._translated(exc) from exc
                 problem: Exception = exc
             except (*_WRONG_NODE, NotConfirmed) as exc:
@@ -131,30 +132,41 @@ class Commands:
             now = time.monotonic()
             give_up = give_up or now + self._patience
             if now >= give_up:
-                raise Unavailable(f"no answer for {self._patience:g} s: {problem}") from problem
-            self.on_retry(f"{type(problem).__name__}: {problem}")
-            if not isinstance(problem, driver.MovedError):
+                raise Unavailable(f"no answer for {self._patience:g} s: {_shown(problem)}") from problem
+            self.on_retry(f"{type(problem).__name__}: {_shown(problem)}")
+            # The driver's MovedError is an AskError.
+            moved = (problem.host, problem.port) if isinstance(problem, driver.MovedError) else None
+            if moved is None or moved == followed:
                 time.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, 0.5)
-            self._refresh_topology(problem)
+            followed = moved
+            self._refresh_topology(problem, moved)
 
-    def _refresh_topology(self, problem: Exception) -> None:
+    def _attempt(self, key: bytes, command: Sequence[Arg], confirm: Sequence[Arg] | None) -> Any:
+        """Send a request once, or twice if the server does not have the library yet. Raises the driver's errors."""
+        node = self._topology.node(key)
+        try:
+            return self._exchange(node, command, confirm)
+        except driver.NoScriptError:
+            self._load_scripts(node)
+        except driver.ResponseError as exc:
+            if "Function not found" not in str(exc):
+                raise
+            self._load_functions(node)
+        return self._exchange(node, command, confirm)
+
+    def _refresh_topology(self, problem: Exception, moved: Place | None) -> None:
         if isinstance(problem, NotConfirmed):
             return
         try:
-            self._topology.refresh()
+            self._topology.refresh(moved)
         except (redis.RedisError, OSError):
             return  # no server answers now; the next attempt finds out
 
-    def _exchange(
-        self, node: redis.Redis, command: Sequence[Arg], confirm: Sequence[Arg] | None, asking: bool = False
-    ) -> Any:
+    def _exchange(self, node: redis.Redis, command: Sequence[Arg], confirm: Sequence[Arg] | None) -> Any:
         pool = node.connection_pool
         connection = take_connection(node)
         try:
-            if asking:
-                connection.send_command("ASKING")
-                connection.read_response()
             self.trips += 1
             if confirm is None:
                 connection.send_command(*command)
@@ -204,16 +216,23 @@ class Commands:
         if self._scripts:
             return
         try:
-            # Check first: a full server refuses FUNCTION LOAD even for a library that it has.
-            if not self._exchange(node, ("FUNCTION", "LIST", "LIBRARYNAME", self._library.name), None):
-                self._exchange(node, ("FUNCTION", "LOAD", self._library.source), None)
+            self._load_functions(node)
         except (redis.RedisError, OSError) as exc:
-            if "already exists" not in str(exc):
-                raise self._translated(exc) from exc
+            raise self._translated(exc) from exc
 
-    def _load_scripts(self, key: bytes) -> None:
+    def _load_functions(self, node: redis.Redis) -> None:
+        # Check first: a full server refuses FUNCTION LOAD even for a library that it has.
+        if self._exchange(node, ("FUNCTION", "LIST", "LIBRARYNAME", self._library.name), None):
+            return
+        try:
+            self._exchange(node, ("FUNCTION", "LOAD", self._library.source), None)
+        except driver.ResponseError as exc:
+            if "already exists" not in str(exc):
+                raise
+
+    def _load_scripts(self, node: redis.Redis) -> None:
         for script in (self._library.script, self._library.script_when_full):
-            self._exchange(self._topology.node(key), ("SCRIPT", "LOAD", script.source), None)
+            self._exchange(node, ("SCRIPT", "LOAD", script.source), None)
 
     def on_primaries(self, *command: Arg) -> list[Any]:
         """Run a command on every primary; return the answers."""

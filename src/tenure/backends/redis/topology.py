@@ -26,13 +26,10 @@ class Topology(Protocol):
     def node(self, key: bytes) -> redis.Redis:
         """Return the primary that has this key, by the last refresh."""
 
-    def at(self, place: Place) -> redis.Redis:
-        """Return the node that a redirection names."""
-
     def primaries(self) -> list[redis.Redis]: ...
 
-    def refresh(self) -> None:
-        """Ask the servers again which of them has which keys."""
+    def refresh(self, moved: Place | None = None) -> None:
+        """Ask the servers again which of them has which keys. `moved`: the server that a redirection named."""
 
     def close(self) -> None: ...
 
@@ -85,13 +82,14 @@ class _SingleServer:
     def node(self, key: bytes) -> redis.Redis:
         return self._client
 
-    def at(self, place: Place) -> redis.Redis:
-        raise OpenError(f"this server is part of a cluster (it named {place[0]}:{place[1]}): write 'redis+cluster://'")
-
     def primaries(self) -> list[redis.Redis]:
         return [self._client]
 
-    def refresh(self) -> None:
+    def refresh(self, moved: Place | None = None) -> None:
+        if moved is not None:
+            raise OpenError(
+                f"this server is part of a cluster (it named {moved[0]}:{moved[1]}): write 'redis+cluster://'"
+            )
         self._client.connection_pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
@@ -117,9 +115,9 @@ class _Sentinel(_SingleServer):
         self._place = self._sentinel.discover_master(self._service)
         return _client(host=self._place[0], port=self._place[1], **self._options)
 
-    def refresh(self) -> None:
+    def refresh(self, moved: Place | None = None) -> None:
         with self._lock:
-            super().refresh()
+            super().refresh(moved)
             if self._sentinel.discover_master(self._service) != self._place:
                 self._client = self._primary()
 
@@ -156,9 +154,11 @@ class _Cluster:
     def primaries(self) -> list[redis.Redis]:
         return [self.at(place) for place in dict.fromkeys(place for _, _, place in self._slots)]
 
-    def refresh(self) -> None:
+    def refresh(self, moved: Place | None = None) -> None:
         failed: redis.RedisError | None = None
-        for place in [*dict.fromkeys(place for *_, place in self._slots), *self._known, *self._seeds]:
+        # The server that a redirection named first: another may not know yet.
+        named = [moved] if moved is not None and moved[0] else []
+        for place in [*named, *dict.fromkeys(place for *_, place in self._slots), *self._known, *self._seeds]:
             try:
                 slots = self._ask(place)
             except redis.RedisError as exc:
