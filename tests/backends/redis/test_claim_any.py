@@ -123,6 +123,43 @@ def test_a_queue_whose_counters_are_damaged_does_not_stop_the_others(store: Stor
     assert_sound(store)
 
 
+def test_a_queue_that_was_deleted_while_it_was_paused_is_served_when_it_is_created_again(store: Store) -> None:
+    queue = store.queue("again")
+    queue.enqueue(b"x")
+    queue.pause()
+    assert not store.claim_any()  # it is held back from here on
+    queue.purge("ready")
+    assert store.delete_queue("again")
+    queue.enqueue(b"y")
+    assert [d.payload for d in store.claim_any()] == [b"y"]
+    assert_sound(store)
+
+
+def test_a_sweep_passes_over_a_queue_whose_counters_are_damaged(store: Store, clock: ManualClock) -> None:
+    for name in ("a", "z"):
+        store.queue(name).enqueue(b"x")
+        store.queue(name).claim(lease=1)
+    core = core_of(store)
+    books = core.shards.find(store.queue("a").name).shards[0].base + b":books"
+    core.commands.plain(books, "SET", books, b"damaged")
+    clock.advance(2)
+    with pytest.raises(Corrupt):
+        store.sweep()
+    assert store.queue("z").counts().ready == 1
+
+
+def test_a_sweep_goes_on_until_all_ids_of_claims_are_forgotten(store: Store, clock: ManualClock) -> None:
+    for queue in range(3):
+        store.queue(f"q{queue}").enqueue_many([b"x"] * 100)
+    for n in range(300):
+        store.claim_any(id=f"c{n}")
+    clock.advance(2 * 86_400)
+    while store.sweep().more:
+        pass
+    key = registry_key(store, "claims")
+    assert core_of(store).commands.plain(key, "HLEN", key) == 0
+
+
 def test_a_queue_whose_rate_is_damaged_does_not_stop_the_others(store: Store) -> None:
     broken, whole = store.queue("broken"), store.queue("whole")
     broken.configure(Policy(rate="100/s"))

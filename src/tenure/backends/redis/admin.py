@@ -25,7 +25,7 @@ from tenure.backends.redis.records import (
 )
 from tenure.backends.redis.shards import RegisteredQueue, Shard
 from tenure.contract.backend import Progress
-from tenure.errors import QueueNotEmpty
+from tenure.errors import Corrupt, QueueNotEmpty
 from tenure.model.job import Replayed, Swept
 from tenure.model.lifecycle import State
 from tenure.model.names import QueueName
@@ -276,15 +276,22 @@ _SWEPT = (
 
 
 def sweep(core: Core) -> Swept:
-    """Make one bounded pass over each shard."""
+    """Make one bounded pass over each shard. Raises `Corrupt` at the end if a shard could not be swept."""
     totals = dict.fromkeys(_SWEPT, 0)
     more = False
+    damaged: Corrupt | None = None
     for shard in core.shards.shards():
-        *counted, left = core.commands.call(shard.base, "sweep", random.random(), core.grace_ms)
+        try:
+            *counted, left = core.commands.call(shard.base, "sweep", random.random(), core.grace_ms)
+        except Corrupt as exc:
+            damaged = damaged or exc
+            continue
         more = more or bool(left)
         for name, count in zip(_SWEPT, counted, strict=True):
             totals[name] += count
     writes, requests, left = core.commands.call(core.shards.registry, "sweep_registry", UNFINISHED_MS)
+    if damaged is not None:
+        raise damaged
     return Swept(**totals, writes_forgotten=writes, requests_forgotten=requests, more=more or bool(left))
 
 

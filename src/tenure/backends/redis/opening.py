@@ -45,7 +45,7 @@ def open_redis(
             patience=chosen.patience,
             wait_replicas=chosen.wait_replicas,
             wait_aof=chosen.wait_aof,
-            wait_timeout=chosen.timeout,
+            wait_timeout=chosen.timeout / 2,  # the answer comes before the socket gives up
         )
     except redis.exceptions.BusyLoadingError as exc:
         raise Unavailable(f"{address.shown}: the server is loading its data: try again in a while") from exc

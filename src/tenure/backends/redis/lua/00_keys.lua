@@ -104,6 +104,10 @@ function L.hmget(key, fields)
   return found
 end
 
+-- Write a field as it is stored. A verb that answers for an earlier one ends so: WAIT waits for the last write of its own
+-- connection, and the earlier one's write, on another connection, may not have reached the replicas yet.
+function L.write_again(key, field, value) call('HSET', key, field, value) end
+
 function L.split(ids)
   local found = {}
   for at = 1, #ids, 16 do found[#found + 1] = sub(ids, at, at + 15) end

@@ -15,7 +15,7 @@ end
 
 -- The job that holds a key (within the window, and until the job has ended), and the digest of its payload.
 function L.holder(b, digest, raw)
-  if not raw then return nil end
+  if not raw or #raw ~= 40 then return nil end -- `check` finds a damaged row
   local job, payload, untils = sub(raw, 1, 16), sub(raw, 17, 32), unpack_(FORMAT.TIME, raw, 33)
   if untils > b.now then return job, payload end
   local value = call('HGET', b.base .. ':state', job)
@@ -207,6 +207,7 @@ verbs.publish = function(keys, args)
   local marker, chunk, refused = keys[1] .. ':w:' .. args[n - 3], args[n - 2], args[n - 1]
   local seen = call('HGET', marker, chunk)
   if seen then
+    L.write_again(marker, chunk, seen)
     local jobs, duplicates = unpack_('>I4I4', seen)
     return {0, jobs, duplicates, sub(seen, 9)}
   end

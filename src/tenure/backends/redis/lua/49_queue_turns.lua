@@ -29,6 +29,14 @@ function L.lift(b)
   L.has_work(b, b.now)
 end
 
+-- Note that a shard is deleted: it is not paused when it is created again.
+function L.hold_back_no_more(b)
+  if b.turn ~= BLOCKED_TURN then return end
+  local p = L.place_of(b.base)
+  call('HDEL', p.kept, p.queue)
+  b.turn = NO_TURN
+end
+
 -- Whether a step on the registry reaches a shard.
 function L.in_reach(base) return ANY_QUEUE or string.find(base, ':{registry}:q:', 1, true) ~= nil end
 

@@ -87,6 +87,12 @@ function L.repeated(b, lease, asked, expired, wanted)
   local l = L.lease_of(b.base, lease)
   if not l then return {1, b.now, '', lease} end
   if l.expires <= b.now then return {'E', 'lost'} end
+  return L.given_before(b, lease, l)
+end
+
+-- The jobs that a lease still holds, for a repeated claim.
+function L.given_before(b, lease, l)
+  L.write_again(b.base .. ':lease', lease, L.lease_row(lease, l))
   return L.deliveries(b, lease, l.expires, (L.held(b, lease)))
 end
 
@@ -236,7 +242,7 @@ function L.claim(b, args)
   if rules.paused then return {0, -1, b.now, '', 0} end
   -- The answer to this claim may have been lost: a repeat has the same lease.
   local l = L.lease_of(base, lease)
-  if l then return L.deliveries(b, lease, l.expires, (L.held(b, lease))) end
+  if l then return L.given_before(b, lease, l) end
   local limit, inspect, grace = tonumber(args[5]), tonumber(args[12]), tonumber(args[13])
   local expired, _, _, more = L.expire(b, tonumber(args[11]), inspect, max(inspect, limit), grace)
   if L.has_groups(b) then

@@ -41,7 +41,7 @@ function L.claim_in_turn(p, args, t)
       b.turn = IN_TURN
       local rules = b.there and L.rules(b)
       if rules and rules.paused then
-        paused = true
+        paused, b.paused = true, true
       elseif rules and rules.burst > 0 and L.wrong_bucket(b) then
         t.damaged = t.damaged or {'E', 'corrupt', '', 'the rate of ' .. base .. ' is damaged: run check with repair'}
       elseif rules then
@@ -54,7 +54,7 @@ function L.claim_in_turn(p, args, t)
   end
   local turn = due >= 0 and PARKED or paused and BLOCKED_TURN or NO_TURN
   for _, b in ipairs(looked) do
-    b.turn = turn
+    b.turn = turn == BLOCKED_TURN and not b.paused and NO_TURN or turn
     if b.there or b.commit > 0 then call('SET', b.base .. ':books', L.counters_row(b)) end
   end
   return nil, turn, max(due, t.now + 1)
@@ -130,7 +130,7 @@ function L.any_due(registry) return tonumber(call('ZRANGE', registry .. ':parked
 -- Returns when something becomes due for claim_any, and the time: for callers that wait without claiming.
 readers.any_due = function(keys, args) return {L.any_due(keys[1]), L.now(args[1])} end
 
--- Forget the ids of claims that their shard has forgotten.
+-- Forget the ids of claims that their shard has forgotten. Returns how many were inspected.
 function L.forget_any_claims(registry, now)
   local due = call('ZRANGEBYSCORE', registry .. ':claimdue', '-inf', now, 'LIMIT', 0, LIMIT.BATCH)
   for _, claim in ipairs(due) do
@@ -142,4 +142,5 @@ function L.forget_any_claims(registry, now)
       call('HDEL', registry .. ':claims', claim)
     end
   end
+  return #due
 end

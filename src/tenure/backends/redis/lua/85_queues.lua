@@ -54,6 +54,7 @@ verbs.delete_queue = function(keys, args)
     call('DEL', b.base .. ':' .. name)
   end
   L.delete_groups(b)
+  L.hold_back_no_more(b)
   b.wake, b.rules_row, b.new_rules = LIMIT.WAKE_ALL, nil, nil
   L.event(b, CHANGE.QUEUE_DELETED, NO_ID, nil)
   return L.finish(b, {1, 0, 0, 0, 0})
@@ -64,7 +65,9 @@ end
 verbs.register = function(keys, args)
   local names = keys[1] .. ':names'
   local found = call('HGET', names, args[4])
-  if not found then
+  if found then
+    L.write_again(names, args[4], found)
+  else
     found = call('INCR', keys[1] .. ':next') .. ' ' .. args[5]
     call('HSET', names, args[4], found)
     call('PUBLISH', keys[1], pack(FORMAT.WOKEN, 0, 0))

@@ -16,7 +16,10 @@ end
 verbs.begin_write = function(keys, args)
   local base, digest = keys[1], args[4]
   local found = L.write_of(base, digest)
-  if found then return L.write_reply(found) end
+  if found then
+    L.write_again(base .. ':write:' .. digest, 'id', found[1])
+    return L.write_reply(found)
+  end
   local now = L.now(args[1])
   local untils = now + tonumber(args[7])
   call('HSET', base .. ':write:' .. digest, 'id', args[5], 'manifest', args[6], 'chunk', 0, 'jobs', 0, 'duplicates', 0,
@@ -39,7 +42,11 @@ end
 verbs.count_chunk = function(keys, args)
   local key = keys[1] .. ':write:' .. args[4]
   local chunk = call('HGET', key, 'chunk')
-  if not chunk or tonumber(chunk) ~= tonumber(args[5]) then return {0} end
+  if not chunk then return {0} end
+  if tonumber(chunk) ~= tonumber(args[5]) then
+    L.write_again(key, 'chunk', chunk)
+    return {0}
+  end
   call('HSET', key, 'chunk', args[5] + 1)
   call('HINCRBY', key, 'jobs', args[6])
   call('HINCRBY', key, 'duplicates', args[7])
@@ -64,6 +71,8 @@ verbs.finish_write = function(keys, args)
       call('ZREM', base .. ':writedue', forget)
     end
     found[6] = '1'
+  else
+    L.write_again(base .. ':write:' .. digest, 'finished', 1)
   end
   return L.write_reply(found)
 end
@@ -91,6 +100,7 @@ verbs.sweep_registry = function(keys, args)
     call('ZREM', base .. ':requestdue', digest)
     requests = requests + call('HDEL', base .. ':requests', digest)
   end
-  L.forget_any_claims(base, now)
-  return {writes, requests, (#due == LIMIT.BATCH and writes > 0 or #late == LIMIT.BATCH) and 1 or 0}
+  local claims = L.forget_any_claims(base, now)
+  local more = #due == LIMIT.BATCH and writes > 0 or #late == LIMIT.BATCH or claims == LIMIT.BATCH
+  return {writes, requests, more and 1 or 0}
 end

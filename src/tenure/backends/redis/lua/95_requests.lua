@@ -11,10 +11,9 @@ function L.remembered(verb)
     local last = call('GET', key)
     if last then
       local seen, untils = unpack_('>I8I8', last)
-      if number > 0 then
-        if seen == number then return cmsgpack.unpack(sub(last, 17)) end
-        if seen > number then return {'E', 'late'} end
-      elseif untils > L.now(args[1]) then
+      if number > 0 and seen > number then return {'E', 'late'} end
+      if number > 0 and seen == number or number == 0 and untils > L.now(args[1]) then
+        call('PEXPIRE', key, LIMIT.REQUEST_MEMORY_MS) -- a write, as L.write_again
         return cmsgpack.unpack(sub(last, 17))
       end
     end
@@ -30,7 +29,10 @@ verbs.bind_request = function(keys, args)
   local base, now = keys[1], L.now(args[1])
   local due = call('ZSCORE', base .. ':requestdue', args[4])
   local seen = due and tonumber(due) > now and call('HGET', base .. ':requests', args[4])
-  if seen then return {seen == args[5] and 1 or 0} end
+  if seen then
+    L.write_again(base .. ':requests', args[4], seen)
+    return {seen == args[5] and 1 or 0}
+  end
   call('HSET', base .. ':requests', args[4], args[5])
   call('ZADD', base .. ':requestdue', now + LIMIT.REQUEST_MEMORY_MS, args[4])
   return {1}
