@@ -449,6 +449,34 @@ def test_a_load_that_fails_stops_the_store(path: Path) -> None:
         assert store.queue("work").counts().ready == 100
 
 
+@pytest.mark.parametrize("step", ["synced", "intended", "finishing", "finished"])
+def test_an_interrupted_load_goes_on_at_the_next_opening_or_its_jobs_are_found_at_once(path: Path, step: str) -> None:
+    store = tenure.open(f"rocksdb:{path}", sweep=False)
+    queue = store.queue("work")
+    queue.enqueue(b"x")
+    assert queue.claim(limit=10)
+    assert not queue.claim()  # from here on scans begin behind what was there
+    parts = stage(store, path, "w", 0, payload=numbered(0, 100))
+
+    def interrupt(at: str) -> None:
+        if at == step:
+            raise KeyboardInterrupt
+
+    store._backend._engine.loader.after = interrupt  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        store.staged("w").load(b"", parts)
+    try:
+        queue.enqueue(b"y")
+    except Unavailable:
+        store.close()
+        store = tenure.open(f"rocksdb:{path}", sweep=False)
+        queue = store.queue("work")
+    with store:
+        found = len(queue.claim(limit=1_000))
+        assert found == (1 if step == "synced" else 101 if step == "finished" else 100)
+        assert store.check().clean
+
+
 def test_a_snapshot_has_all_of_it_or_nothing(store: Store, path: Path, tmp_path: Path) -> None:
     parts = stage(store, path, "w", 0, payload=numbered(0, 100))
     store.snapshot(tmp_path / "without")

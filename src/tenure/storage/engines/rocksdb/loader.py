@@ -7,7 +7,7 @@ An ingest bypasses the log and handles one space at a time, so a kill may fall b
       2  commit and sync the intent        from here on the load must happen: if need be, at the next opening
       3  ingest the files                  space by space
       4  commit and sync the last rows     counters, journal and marker; this commit removes the intent
-      5  clear the caches                  so that scans find the new rows
+      5  read the caches again             so that scans find the new rows
 
 A failure after 2 stops the engine, as any failed write does; reopening the store continues the load. Files are ingested
 through a hard link, so that they can be ingested again; the second time as a copy, since the database may own the
@@ -65,10 +65,12 @@ class RocksLoader:
         self.after("synced")
         transaction = Transaction(engine._reader, engine._next_commit)
         tables = intend(transaction)
-        engine.apply(transaction)
-        engine._sync()
-        self.after("intended")
+        intended = list[bool]()
+        transaction.when_written(partial(intended.append, True))
         try:
+            engine.apply(transaction)
+            engine._sync()
+            self.after("intended")
             for space in sorted({table.space for table in tables}):
                 self._ingest(space, [table.path for table in tables if table.space == space], again)
                 self.after(f"ingested {space}")
@@ -76,8 +78,9 @@ class RocksLoader:
             result = finish(transaction)
             self.after("finishing")
             engine.apply(transaction)
+            engine._unsure = True  # an exception from here on leaves it so
         except BaseException as exc:
-            if engine._stopped is None:
+            if engine._stopped is None and (intended or engine._unsure):
                 # The intent is committed: nothing may be written before the load is complete.
                 failed = exc if isinstance(exc, Exception) else Unavailable("it was interrupted")
                 engine._stop(failed)
@@ -86,9 +89,7 @@ class RocksLoader:
             raise
         engine._sync()
         self.after("finished")
-        engine._memory.forget()
-        for forget in engine.forgetters:
-            forget()
+        engine._attend()
         return result
 
     def _ingest(self, space: int, paths: list[str], again: bool) -> None:
