@@ -17,7 +17,9 @@ from tenure import NewJob
 from tenure.storage import keyspace
 from tenure.storage.engine import Row, Snapshot
 from tenure.storage.engines.rocksdb import RocksEngine
-from tenure.storage.scan_heads import ScanHeads
+from tenure.storage.engines.rocksdb import engine as rocks_engine
+from tenure.storage.engines.rocksdb import memory as rocks_memory
+from tenure.storage.scan_heads import KEPT_AHEAD, ScanHeads
 from tenure.testing.harness import driver_of
 
 #: Few queues, priorities, times and jobs, so that keys are written and deleted repeatedly.
@@ -225,6 +227,32 @@ def test_the_journal_is_found_after_it_was_empty(tmp_path: Path) -> None:
         keys = [keyspace.commit(at) for at in range(1, number + 1)]
         assert engine.read(look) == (keys[:1], keys, [(key, b"event") for key in keys])
     engine.close()
+
+
+def test_no_more_keys_are_kept_ahead_than_may_be(tmp_path: Path) -> None:
+    """A job that is due later is read ahead; a backlog that is enqueued before it is not kept in memory."""
+    with tenure.open(f"rocksdb:{tmp_path}/data", sweep=False, listen=False, durability="os") as store:
+        queue = store.queue("q")
+        later = queue.enqueue(b"later", delay=60)
+        assert not queue.claim()
+        ids = [queue.enqueue(b"x").id for _ in range(KEPT_AHEAD + 100)]
+        fronts = [front for heads in driver_of(store)._memory.heads if heads for front in heads.fronts.values()]
+        assert max(len(front.ahead) for front in fronts) <= KEPT_AHEAD
+        assert [delivery.id for _ in ids for delivery in queue.claim()] == ids
+        assert not queue.claim()
+        assert queue.list("scheduled").jobs[0].id == later.id
+
+
+def test_no_more_counters_are_kept_than_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocks_memory, "COUNTS_KEPT", 10)
+    monkeypatch.setattr(rocks_engine, "_TIDY_EVERY", 1)
+    with tenure.open(f"rocksdb:{tmp_path}/data", sweep=False, listen=False, durability="os") as store:
+        for _ in range(2):
+            for number in range(20):
+                store.queue(f"q{number}").enqueue(b"x")
+        assert len(driver_of(store)._memory.counts) <= 20
+        assert [store.queue(f"q{number}").counts().ready for number in range(20)] == [2] * 20
+        assert store.check().clean
 
 
 def test_no_more_fronts_are_remembered_than_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

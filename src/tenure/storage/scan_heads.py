@@ -41,10 +41,13 @@ class Front:
         self.reach = FIRST_REACH
 
     def insert(self, key: bytes) -> None:
-        """Add a key that is written between those read ahead."""
+        """Add a key that is written between those read ahead. Keeps the first `KEPT_AHEAD`."""
         at = bisect_left(self.ahead, key)
         if self.ahead[at] != key:
             self.ahead.insert(at, key)
+            if len(self.ahead) > KEPT_AHEAD:
+                del self.ahead[KEPT_AHEAD:]
+                self.whole = False
 
     def remove(self, key: bytes) -> None:
         """Remove a key that is deleted."""

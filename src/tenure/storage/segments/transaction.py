@@ -71,13 +71,18 @@ class SegmentUse:
     def ended_whole(self, prefix: bytes) -> None:
         score = self._scores.get(prefix, 0)
         if 0 <= score < self._TRUST:
-            self._scores[prefix] = score + 1
+            self._set(prefix, score + 1)
 
     def taken_apart(self, prefix: bytes) -> None:
         """Once in a while that is a failed job; each time, it is how its jobs are worked on."""
         score = self._scores.get(prefix, 0)
         if score >= 0:
-            self._scores[prefix] = score - 4 if score >= 4 else -self.RESTS
+            self._set(prefix, score - 4 if score >= 4 else -self.RESTS)
+
+    def _set(self, prefix: bytes, score: int) -> None:
+        if len(self._scores) >= _QUEUES_KEPT and prefix not in self._scores:
+            self._scores.clear()
+        self._scores[prefix] = score
 
 
 class ReadAhead:

@@ -37,6 +37,10 @@ class LmdbCopy(Rows, Snapshot):
             self._leave()
             raise
 
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        with self._walking:
+            return super().get(space, key)
+
     def _walk(self, space: Space, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
         with self._walking:
             return super()._walk(space, begin, end, limit, reverse)

@@ -16,6 +16,8 @@ from tenure.storage.scan_heads import ScanHeads
 RECENT_SPACES = (JOBS, STATE, LEASES, GROUPS)
 #: After this many written bytes the older half of the recent rows is dropped. This bounds the cache.
 RECENT_BYTES = 8 * 1024 * 1024
+#: The most counters whose values are cached: a store may have millions of queues.
+COUNTS_KEPT = 50_000
 #: Up to so many fronts of a space are copied for a snapshot, while writers wait: 0.1 ms.
 FRONTS_SHARED = 2_000
 
@@ -64,6 +66,8 @@ class Memory:
 
     def wrote(self, size: int) -> None:
         """Count written bytes; drop the older half of the recent rows each time they reach `RECENT_BYTES`."""
+        if len(self.counts) > COUNTS_KEPT:
+            self.counts.clear()
         self._written += size
         if self._written < RECENT_BYTES:
             return
