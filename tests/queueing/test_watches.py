@@ -11,6 +11,7 @@ from tenure import ManualClock, StoreClosed, Unavailable
 from tenure.api.store import Store
 from tenure.backends.embedded import EmbeddedBackend
 from tenure.model.names import JobName, QueueName
+from tenure.queueing.core import Core
 from tenure.queueing.watches import EngineWatchSource, WatchThread
 from tenure.storage.engines.memory import MemoryEngine
 
@@ -141,7 +142,11 @@ class _Elsewhere(EngineWatchSource):
     """A store that other processes write to: it is polled."""
 
     seen = 0
-    failing = False
+    failing = unforeseen = False
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.raised = threading.Event()
 
     def poll_s(self, journal: bool) -> float | None:
         return 0.001
@@ -149,6 +154,9 @@ class _Elsewhere(EngineWatchSource):
     def version(self) -> int:
         if self.failing:
             raise Unavailable("not now")
+        if self.unforeseen:
+            self.raised.set()
+            raise MemoryError
         return self.seen
 
 
@@ -168,6 +176,20 @@ def test_what_other_processes_commit_is_polled_for(store: Store) -> None:
     assert behind.count == 0
     for watch in reversed(watches):
         watch.close()
+    threads.stop()
+
+
+def test_an_unforeseen_error_does_not_end_the_watch_thread(store: Store, clock: ManualClock) -> None:
+    source = _Elsewhere(store.backend._core)  # type: ignore[attr-defined]  # it is embedded
+    source.unforeseen = True
+    threads = WatchThread(source)
+    notified = Notified()
+    watch = threads.watch([None], 60_000, notified)
+    assert source.raised.wait(60)
+    source.unforeseen = False
+    source.seen = 7
+    assert notified.reaches(1)
+    watch.close()
     threads.stop()
 
 

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from tenure.errors import OpenError, SnapshotExpired
+from tenure.errors import Corrupt, OpenError, SnapshotExpired
 from tenure.model.snapshot import SnapshotInfo
 from tenure.storage.engine import Engine, Snapshot
 from tenure.storage.segments import SegmentedSnapshot, has_segments
@@ -106,8 +106,7 @@ class SnapshotFolder:
         return sorted(found, key=lambda info: info.taken_at_ms)
 
     def expire(self, wall_ms: int) -> int:
-        living = {info.id for info in self.all(wall_ms)}
-        gone = sum(self.drop(id) for id in self._ids() if id not in living)
+        gone = sum(self.drop(id) for id in self._ids() if self._has_expired(id, wall_ms))
         for left in self._root.glob(".*") if self._root.exists() else ():
             try:
                 if wall_ms - left.stat().st_mtime_ns // 1_000_000 > _REMAINS_AGE_MS:
@@ -119,6 +118,13 @@ class SnapshotFolder:
     def open(self, id: str, wall_ms: int) -> Snapshot:
         self.renew(id, wall_ms)
         return open_copy(self._root / id, id)
+
+    def _has_expired(self, id: str, wall_ms: int) -> bool:
+        try:
+            self._known(id, wall_ms)
+        except SnapshotExpired:
+            return True
+        return False
 
     def _ids(self) -> list[str]:
         try:
@@ -198,7 +204,7 @@ def open_copy(folder: Path, id: str = "") -> Snapshot:
     try:
         copy = Copy(folder / "db")
         return SegmentedSnapshot(copy, True) if engine == "rocksdb" and has_segments(copy) else copy
-    except OpenError:
+    except (OpenError, Corrupt):  # RocksDB takes a file that is removed while it opens for damage
         if id and not (folder / "SNAPSHOT").exists():
             raise SnapshotExpired(id) from None  # removed while it was being opened
         raise

@@ -203,22 +203,30 @@ class WatchThread:
         self._stopped = True
 
     def _run(self) -> None:
-        store, version = self.store, -1
+        version = -1
         while not self._stopped:
-            self._wake.clear()
-            for watch in self._due():
-                watch.set()
-            with self._lock:
-                at = self._next_ms = self._plans[0][0] if self._plans else None
-                poll = store.poll_s(any(watch.journal for watch in self._watches)) if self._watches else None
-            if at is None and poll is None:
-                self._wake.wait()
-                continue
-            left = 3600.0 if at is None else (at - store.now_ms()) / 1000
-            if left > 0:
-                store.clock.wait(self._wake, left, poll)
-            if poll is not None:
-                version = self._changed(version)
+            try:
+                version = self._pass(version)
+            except Exception as exc:  # noqa: BLE001 - this thread must survive: no other one watches
+                warn("watch_failed", exc)
+                self._wake.wait(_SYNCED_S)
+
+    def _pass(self, version: int) -> int:
+        """Notify the watches that are due, then wait for the next one or for a change. Returns the version seen."""
+        store = self.store
+        self._wake.clear()
+        for watch in self._due():
+            watch.set()
+        with self._lock:
+            at = self._next_ms = self._plans[0][0] if self._plans else None
+            poll = store.poll_s(any(watch.journal for watch in self._watches)) if self._watches else None
+        if at is None and poll is None:
+            self._wake.wait()
+            return version
+        left = 3600.0 if at is None else (at - store.now_ms()) / 1000
+        if left > 0:
+            store.clock.wait(self._wake, left, poll)
+        return version if poll is None else self._changed(version)
 
     def _due(self) -> list[Watch]:
         now = self.store.now_ms()

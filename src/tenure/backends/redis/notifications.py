@@ -67,8 +67,9 @@ class Notifications:
         while not self._closed.is_set():
             try:
                 self._listen()
-            except (redis.RedisError, OSError, TenureError, ValueError, AttributeError):
-                # Reading from a connection that is being closed fails in many ways. In each case, open another.
+            except Exception:  # noqa: BLE001 - this thread must survive: no other one listens
+                # Reading from a connection that is being closed fails in many ways, and other programs may send
+                # messages that are not ours. In each case, open another connection.
                 with self._lock:
                     self._connection = None
                 self.waiters.wake_all()

@@ -15,7 +15,7 @@ end
 
 -- The job that holds a key (within the window, and until the job has ended), and the digest of its payload.
 function L.holder(b, digest, raw)
-  if not raw or #raw ~= 40 then return nil end -- `check` finds a damaged row
+  if not raw or #raw ~= 32 + BYTES.TIME then return nil end -- `check` finds a damaged row
   local job, payload, untils = sub(raw, 1, 16), sub(raw, 17, 32), unpack_(FORMAT.TIME, raw, 33)
   if untils > b.now then return job, payload end
   local value = call('HGET', b.base .. ':state', job)
