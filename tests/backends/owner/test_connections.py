@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -95,3 +97,41 @@ def test_no_more_than_the_limit_and_callers_get_in(durability: str, tmp_path: Pa
             caller.sendall(ASK)
             assert caller.recv(4096).startswith(b"HTTP/1.1 200")
         assert len(crowd) == 60
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_a_thread_that_cannot_be_started_ends_its_connection_only(
+    durability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class NoThread:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with listener(tmp_path, durability) as path:
+        with connect(path) as unlucky, monkeypatch.context() as patched:
+            # An answer in parts, which the event loop leaves to a thread.
+            patched.setattr(threading, "Thread", lambda **given: NoThread(**given))
+            unlucky.sendall(ASK.replace(b"Host", b"Connection: keep-alive\r\nHost"))
+            assert closed(unlucky)
+        with connect(path) as caller:
+            caller.sendall(ASK)
+            assert caller.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_an_error_of_no_connection_does_not_end_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with listener(tmp_path, "memory") as path, connect(path) as caller:
+        failing = iter([OSError("no memory")])
+        select = selectors.DefaultSelector.select
+
+        def fails_once(selector: Any, timeout: float | None = None) -> Any:
+            for error in failing:
+                raise error
+            return select(selector, timeout)
+
+        monkeypatch.setattr(selectors.DefaultSelector, "select", fails_once)
+        for _ in range(2):
+            caller.sendall(ASK)
+            assert caller.recv(4096).startswith(b"HTTP/1.1 200")

@@ -22,6 +22,7 @@ import os
 import selectors
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -65,6 +66,17 @@ class Connection(Protocol):
         """Close it."""
 
 
+def serve_in_thread(connection: Connection) -> None:
+    """Have a thread of its own serve the connection; end it if the system starts no more threads."""
+    try:
+        threading.Thread(target=connection.serve, name="tenure-connection", daemon=True).start()
+    except RuntimeError as exc:
+        telemetry.warn("connection_failed", exc)
+        connection.end()
+
+
+#: Seconds to wait after an error that no connection accounts for.
+_AFTER_ERROR_S = 0.05
 #: How often the loop looks for further requests to share a pending sync.
 _LOOKS = 4
 
@@ -115,13 +127,17 @@ class EventLoop:
     def _run(self) -> None:
         looks = 0
         while not self._stopping:
-            more = self._turn_ready(0 if self._held or self._begun else None)
-            self._carry_out()
-            looks += 1
-            if self._held and (not more or looks >= _LOOKS):
-                self._answer_held()
-            if not self._held:
-                looks = 0
+            try:
+                more = self._turn_ready(0 if self._held or self._begun else None)
+                self._carry_out()
+                looks += 1
+                if self._held and (not more or looks >= _LOOKS):
+                    self._answer_held()
+                if not self._held:
+                    looks = 0
+            except Exception as exc:  # noqa: BLE001 - this thread must survive: no other one answers
+                telemetry.warn("requests_failed", exc)
+                time.sleep(_AFTER_ERROR_S)
         self._carry_out()
         self._answer_held()
         with self._lock:
@@ -143,7 +159,11 @@ class EventLoop:
         while self._added:
             # Requests that arrived with the last one may be in its buffer already, and cause no further event.
             connection = self._added.popleft()
-            self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+            try:
+                self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+            except (OSError, ValueError):  # the system has no room for it
+                connection.end()
+                continue
             self._after_turn(connection, connection.turn())
             more = True
         return more
@@ -178,7 +198,7 @@ class EventLoop:
             if after is AfterTurn.CLOSE:
                 connection.end()
             else:
-                threading.Thread(target=connection.serve, name="tenure-connection", daemon=True).start()
+                serve_in_thread(connection)
 
     def _close(self) -> None:
         """Close the file descriptors, once: later the numbers may belong to others, as in a child forked after the

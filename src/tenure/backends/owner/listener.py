@@ -21,7 +21,7 @@ from struct import Struct
 
 from tenure import telemetry
 from tenure.backends.owner.connection import Connection
-from tenure.backends.owner.event_loop import EventLoop
+from tenure.backends.owner.event_loop import EventLoop, serve_in_thread
 from tenure.clock import SystemClock
 from tenure.process import Layer, renewed_after_fork
 from tenure.protocol.connection_limit import connection_limit
@@ -122,7 +122,7 @@ class Listener:
             with self._lock:
                 self._connections[connection] = None
             if self.loop is None:
-                threading.Thread(target=connection.serve, name="tenure-connection", daemon=True).start()
+                serve_in_thread(connection)
             elif not self.loop.add(connection):
                 connection.end()
 

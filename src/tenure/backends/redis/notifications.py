@@ -16,7 +16,6 @@ import redis
 from tenure.backends.redis.commands import Commands
 from tenure.backends.redis.records import WOKEN
 from tenure.clock import Clock
-from tenure.errors import TenureError
 from tenure.queueing.core import JOURNAL_LINE
 from tenure.queueing.waiters import Waiter, Waiters
 

@@ -213,6 +213,9 @@ class Transport:
             if wait:
                 self._wait(connection, wait, cancel, call_off)
             return connection.receive()
+        except ValueError as exc:  # no status, or no length
+            connection.close()
+            raise Broken("the answer is not HTTP/1.1") from exc
         except BaseException:
             connection.close()
             raise
