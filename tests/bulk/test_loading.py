@@ -449,6 +449,26 @@ def test_a_load_that_fails_stops_the_store(path: Path) -> None:
         assert store.queue("work").counts().ready == 100
 
 
+def test_the_names_of_the_files_are_durable_before_the_intent(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    parts = stage(store, path, "w", 0, payload=numbered(0, 100))
+    monkeypatch.setattr(os, "fsync", record)
+    at: dict[str, set[str]] = {}
+    loader = store._backend._engine.loader  # type: ignore[attr-defined]
+    loader.after = lambda step: at.setdefault(step, set(synced))
+    store.staged("w").load(b"", parts)
+    folder = folder_of(str(path / "staging"), "w")
+    assert {str(folder), str(folder.parent), str(path)} <= at["intended"]
+
+
 @pytest.mark.parametrize("step", ["synced", "intended", "finishing", "finished"])
 def test_an_interrupted_load_goes_on_at_the_next_opening_or_its_jobs_are_found_at_once(path: Path, step: str) -> None:
     store = tenure.open(f"rocksdb:{path}", sweep=False)

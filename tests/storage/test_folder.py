@@ -143,6 +143,21 @@ def test_a_shared_lock_tells_whether_it_was_the_first(tmp_path: Path) -> None:
     first.unlock()
 
 
+def test_the_names_of_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    folder = Folder(str(tmp_path / "a" / "b"), "rocksdb")
+    folder.lock()
+    folder.unlock()
+    assert {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")} <= synced
+
+
 def test_a_longer_owner_record_is_overwritten_completely(tmp_path: Path) -> None:
     (tmp_path / "OWNER").write_bytes(b"x" * 500)
     folder = Folder(str(tmp_path), "rocksdb")

@@ -258,8 +258,15 @@ def _identity(path: Path | str | int) -> tuple[int, int] | None:
 
 
 def make_private(path: Path) -> None:
-    """Create a folder for this user alone, whatever the umask; remove others' permissions from an existing one."""
+    """Create a folder for this user alone, whatever the umask; remove others' permissions from an existing one.
+
+    A new folder's name is durable, and so are those of new folders above it.
+    """
+    new = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in new:
+        with contextlib.suppress(PermissionError):  # this user may write there, and not read
+            sync_folder(each.parent)
     if path.stat().st_mode & 0o777 != 0o700:
         path.chmod(0o700)
 
