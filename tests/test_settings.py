@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import OpenError, SettingsError, UnknownEngine
+from tenure.queueing.outcomes import REQUEST_MEMORY_MS
 from tenure.server_settings import Secret
 from tenure.settings import ENGINES, SETTINGS, Settings, parse_url, variable
 
@@ -420,6 +421,14 @@ def test_the_token_of_a_file_that_names_its_server_goes_nowhere_else(tmp_path):
 def test_each_bloom_filter_may_have_its_own_size():
     redis = load(environ={"TENURE_STORAGE_REDIS_BLOOM_GHOSTS_CAPACITY": "5000"}).storage.redis
     assert (redis.bloom_capacity, redis.bloom_ghosts_capacity, redis.bloom_keys_capacity) == (100_000, 5000, None)
+
+
+@pytest.mark.parametrize("name", ["storage.redis.timeout", "storage.redis.patience", "storage.http.timeout"])
+def test_no_request_is_repeated_after_the_server_has_forgotten_it(name):
+    """The last repeat begins when the timeout and the patience have passed."""
+    assert REQUEST_MEMORY_MS / 1000 > 2 * 240
+    assert load(overrides={name: 240})
+    assert name in refused(overrides={name: 241})
 
 
 def test_the_inspect_limit_is_a_setting():

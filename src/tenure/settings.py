@@ -49,6 +49,9 @@ Size = Annotated[int, Meta(ge=64 * 1024, le=2**46, extra={"size": True})]
 """Bytes: a whole number, or a number with a unit ("64MB"). Units are powers of 1024."""
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400, extra={"seconds": True})]
+#: Seconds for which a request is sent again. A server remembers a request for ten minutes: one that is repeated later, by
+#: a client that waits for an answer and then goes on trying, could take effect twice.
+Repeating = Annotated[float, Meta(gt=0, le=240, extra={"seconds": True})]
 #: Seconds; 0 is allowed.
 Grace = Annotated[float, Meta(ge=0, le=86_400, extra={"seconds": True})]
 BloomCapacity = Annotated[int, Meta(ge=0, le=2**30, extra={"number": True})]
@@ -89,10 +92,10 @@ class Redis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key_file: Annotated[str, Meta(min_length=1)] | None = None
     #: Seconds after its expiry before a lease is taken over.
     grace: Grace = 0.0
-    #: Seconds to wait for an answer, and for WAIT.
-    timeout: Seconds = 5.0
+    #: Seconds to wait for an answer; half of them for WAIT.
+    timeout: Repeating = 5.0
     #: Seconds for which the client sends a request again before it raises Unavailable.
-    patience: Seconds = 15.0
+    patience: Repeating = 15.0
     #: This process's Bloom filters: keys of large jobs it sent, ids that `get` found gone, ids given to `discard`.
     bloom_keys: bool = True
     bloom_ghosts: bool = True
@@ -139,7 +142,7 @@ class Http(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: The format of requests and answers.
     encoding: Literal["msgpack", "json"] = "msgpack"
     #: Seconds for which the client tries a request; the waiting that the request asks for is added.
-    timeout: Seconds = 30.0
+    timeout: Repeating = 30.0
     #: Certificates to trust instead of the system's.
     ca_file: Annotated[str, Meta(min_length=1)] | None = None
 

@@ -6,6 +6,7 @@ A request goes to a process's pipe as JSON with its length; the answer is the by
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -65,11 +66,12 @@ class Readers:
         self.close()
 
     def _idle_or_new(self) -> subprocess.Popen[bytes]:
-        while self._idle:
-            found = self._idle.pop()
-            if found.poll() is None:
-                return found
-            _end(found)
+        with contextlib.suppress(IndexError):  # none is left
+            while True:
+                found = self._idle.pop()
+                if found.poll() is None:
+                    return found
+                _end(found)
         return subprocess.Popen(
             [sys.executable, "-m", "tenure.bulk.table_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
