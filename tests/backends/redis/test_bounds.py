@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 import tenure
@@ -111,3 +112,18 @@ def test_a_claim_of_one_looks_at_as_many_groups_among_many_as_among_few(server: 
                 sum(stats[f"cmdstat_{name}"]["calls"] for name in ("hget", "zrange", "zrangebyscore", "zscore"))
             )
     assert calls[0] == calls[1]
+
+
+@pytest.mark.parametrize("field", ["token", "visible_at_ms", "created_at_ms"])
+def test_a_number_that_lua_does_not_keep_exactly_is_refused(harness: RedisHarness, field: str) -> None:
+    with harness.open() as store, tenure.open("memory:", sweep=False) as other:
+        other.queue("work").enqueue(b"x")
+        job = other.queue("work").list("ready").jobs[0]
+        queue = store.queue("work")
+        restored = queue.restore([msgspec.structs.replace(job, **{field: 2**53 + 1})])
+        assert "inexactly" in restored.refused[job.id]
+        assert queue.restore([msgspec.structs.replace(job, token=2**52)]).added == [job.id]
+        claim = queue.claim()
+        assert [delivery.token for delivery in claim] == [2**52 + 1]
+        assert not queue.ack_many(list(claim)).lost
+        assert store.check().clean

@@ -90,6 +90,19 @@ def test_a_sweep_finds_what_an_older_release_adds_beside_this_one(harness: Redis
         assert_sound(newer)
 
 
+def test_a_sweep_finds_a_queue_that_an_older_release_resumed(harness: RedisHarness, clock: ManualClock) -> None:
+    with harness.open(clock=clock) as older, harness.open(clock=clock) as newer:
+        without_index(older)
+        queue = newer.queue("paused")
+        queue.enqueue(b"x")
+        queue.pause()
+        assert not newer.claim_any()
+        older.queue("paused").resume()
+        newer.sweep()
+        assert newer.claim_any()[0].payload == b"x"
+        assert_sound(newer)
+
+
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

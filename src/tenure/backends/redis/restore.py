@@ -32,6 +32,8 @@ from tenure.storage.records import ON_PARENT_DEAD, encode_headers
 _JOB_OVERHEAD = 512
 #: Milliseconds for which a restored done job stays, unless the policy's retention is longer.
 _RETENTION_MS = 86_400_000
+#: The server's Lua has no integers: larger numbers would not stay exact.
+_LARGEST = 2**52
 
 
 def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored:
@@ -42,10 +44,13 @@ def restore(core: Core, name: QueueName, images: Sequence[JobImage]) -> Restored
     queue = core.shards.find_or_register(name)
     parts: dict[Shard, list[Arg]] = {}
     keys: dict[bytes, str | None] = {}
+    whole = Restored(added=[], there=[], refused={})
     for image in images:
+        if max(image.token, image.created_at_ms, image.visible_at_ms, image.ended_at_ms, image.due_at_ms) > _LARGEST:
+            whole.refused[image.id.hex()] = "its token or a time is above 2**52: Redis and Valkey keep it inexactly"
+            continue
         parts.setdefault(queue.shard_of(image.id), []).extend(_packed(image))
         keys[image.id] = image.key
-    whole = Restored(added=[], there=[], refused={})
     for shard, args in parts.items():
         added, there, *refused = core.call_once(
             shard.base, "restore", created_text(name), FIRST_RULES, _RETENTION_MS, *args

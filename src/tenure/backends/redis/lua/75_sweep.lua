@@ -97,9 +97,10 @@ verbs.sweep = function(keys, args)
   more = more or left or (ttl > 0 and ttls == LIMIT.BATCH) or (retired + kept > 0 and retirable == LIMIT.BATCH)
     or (keys_ > 0 and digests == LIMIT.BATCH) or (claims > 0 and ids == LIMIT.BATCH)
   local reply = {leases, back, dead, retired, ttl, keys_, claims, trimmed, more and 1 or 0}
-  -- A release without the index of queues may have added jobs.
+  -- A release without the index of queues may have added jobs, or resumed the queue.
   local turn = b.turn
-  if L.in_reach(b.base) and turn ~= IN_TURN and turn ~= BLOCKED_TURN and b.waiting + b.leased > 0 then
+  local held_back = turn == BLOCKED_TURN and L.rules(b).paused
+  if L.in_reach(b.base) and turn ~= IN_TURN and not held_back and b.waiting + b.leased > 0 then
     L.offer_again(b, tonumber(args[5]))
   end
   if leases + ttl + retired + keys_ + claims == 0 and not b.changed and b.turn == turn then return reply end
