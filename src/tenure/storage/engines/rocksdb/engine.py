@@ -157,7 +157,7 @@ class RocksEngine:
                 self.group_commit.wait(version)
             else:
                 self.group_commit.sync_soon()
-        elif transaction.answers_after is None:
+        elif self._waits and transaction.answers_after is None:
             self._wait_for_what_was_read()
         return result
 
