@@ -169,6 +169,7 @@ def test_a_callback_runs_once_its_commit_is_durable():
     assert answers == [1, 2, 3]
     assert commits.syncs == 2
     assert commits.deferring(lambda: "no commit") == ("no commit", 0)
+    assert commits.deferring(functools.partial(verb, 3)) == ("answer 3", 0), "it is durable"
     for version in (1, 2, 3):
         commits.wait(version)
     commits.stop()

@@ -114,6 +114,20 @@ def test_a_thread_that_may_not_run_on_the_home_core_stays_on_its_own():
     assert seen == [elsewhere]
 
 
+def test_cores_that_a_waiting_thread_is_given_meanwhile_stay():
+    """`taskset` on a running process."""
+    elsewhere = {max(own_cores())}
+    commits, home = on_home_core(lambda: os.sched_setaffinity(0, elsewhere))
+    assert home not in elsewhere
+
+    def call():
+        commits.applied_to = 1
+        commits.wait(1)
+        return os.sched_getaffinity(0)
+
+    assert in_thread(call) == elsewhere
+
+
 def test_a_few_callers_wait_on_any_core():
     seen = []
     commits, _ = on_home_core(lambda: seen.append(os.sched_getaffinity(0)))

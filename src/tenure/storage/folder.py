@@ -63,9 +63,9 @@ class Folder:
         self._fd: int | None = None
         #: The id of our record in OWNER.
         self._record: str | None = None
-        #: Paths that must not be replaced while the folder is locked, and their inodes. Every sync checks them.
+        #: Paths that must not be replaced while the folder is locked, and their inodes and devices. Every sync checks them.
         self._watched = str(self.path / "OWNER"), str(self.db)
-        self._identities: tuple[tuple[int, int] | None, ...] = ()
+        self._identities: tuple[int, ...] = ()
         self._tightened = 0
 
     def check(self) -> bool:
@@ -159,7 +159,7 @@ class Folder:
         except OSError as exc:
             self.unlock()
             raise self._unusable(exc) from exc
-        self._identities = _identity(fd), _identity(self.db)
+        self._identities = *_identity(fd), *_identity(self.db)
         renewed_after_fork(self, Layer.STORAGE)
         return alone
 
@@ -218,7 +218,12 @@ class Folder:
         """Raise Unavailable if the folder or its `db` was removed or replaced since it was locked."""
         if self._fd is None:
             return
-        if tuple(map(_identity, self._watched)) != self._identities:
+        try:
+            owner, db = map(os.stat, self._watched)
+            found: tuple[int, ...] = owner.st_ino, owner.st_dev, db.st_ino, db.st_dev
+        except OSError:
+            found = ()
+        if found != self._identities:
             raise Unavailable(
                 f"{self.path} was removed, moved or replaced while the store was open: what is written does not reach it any "
                 "more, and what was committed lately may be lost. Close the store, put the folder back, and open it again"
@@ -249,12 +254,13 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _identity(path: Path | str | int) -> tuple[int, int] | None:
+def _identity(path: Path | str | int) -> tuple[int, ...]:
+    """The inode of a file and its device; empty if it is missing."""
     try:
         found = os.stat(path)
     except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return ()
+    return found.st_ino, found.st_dev
 
 
 def make_private(path: Path) -> None:

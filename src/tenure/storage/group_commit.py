@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter, sleep
@@ -151,22 +151,31 @@ class GroupCommit:
         `gather`: a sync that this thread leads may wait briefly for other callers. An event loop passes False: while it
         waits here, it carries out no other request.
         """
+        if self._durable >= version:
+            return
         if self._deferred.newest is not None:
             self._deferred.newest = max(self._deferred.newest, version)
             return
         home = self._home
-        if home.core is None or self._crowd < _CROWD or self._durable >= version or not (cores := own_cores()):
+        if home.core is None or self._crowd < _CROWD or not (cores := own_cores()):
             self._wait(version, gather)
             return
+        entered: Collection[int] = ()
         try:
-            home.enter(cores)
+            entered = home.enter(cores)
             self._wait(version, gather)
         finally:
-            # Here and not in a function: the interpreter runs signal handlers (Ctrl-C) where a function begins.
-            try:  # noqa: SIM105
-                os.sched_setaffinity(0, cores)
-            except OSError:  # the process lost all of them meanwhile: the kernel has given the thread others
-                pass
+            # Here and not in a function: the interpreter runs signal handlers (Ctrl-C) where a function begins, and after
+            # each call of one. Cores that another process or thread gave to this thread meanwhile (`taskset`) stay.
+            moved = False
+            try:
+                moved = bool(entered) and os.sched_getaffinity(0) != entered
+            finally:
+                if not moved:
+                    try:  # noqa: SIM105
+                        os.sched_setaffinity(0, cores)
+                    except OSError:  # the process lost all of them meanwhile: the kernel has given the thread others
+                        pass
 
     def _wait(self, version: int, gather: bool) -> None:
         """As `wait`, on the cores that this thread has now."""

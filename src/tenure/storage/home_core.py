@@ -71,12 +71,17 @@ class HomeCore:
         if wanted != used:
             self.core = self._current_core() if wanted else None
 
-    def enter(self, cores: Collection[int]) -> None:
-        """Restrict the calling thread to the home core, if that is one of its `cores`. It must give itself those back."""
+    def enter(self, cores: Collection[int]) -> Collection[int]:
+        """Restrict the calling thread to the home core, if that is one of its `cores`. It must give itself those back.
+
+        Returns the cores that it may run on now.
+        """
         home = self.core
         if home is not None and home in cores:
             with suppress(OSError):  # not permitted, or the process lost this core meanwhile
                 os.sched_setaffinity(0, (home,))
+                return {home}
+        return cores
 
 
 def own_cores() -> Collection[int]:

@@ -20,6 +20,8 @@ from tenure.storage.records.bookkeeping import (
     encode_dedup,
     encode_number,
     encode_request,
+    pack_count,
+    seal_count,
 )
 from tenure.storage.records.bulk_loads import (
     LOAD_RUN_BYTES,
@@ -306,6 +308,7 @@ __all__ = [
     "new_lease",
     "new_tuple",
     "pack_alike_event",
+    "pack_count",
     "pack_crc",
     "pack_event",
     "pack_event_head",
@@ -314,6 +317,7 @@ __all__ = [
     "pack_state",
     "rebase_journal",
     "seal",
+    "seal_count",
     "seal_packed_state",
     "seal_state",
     "seal_states",

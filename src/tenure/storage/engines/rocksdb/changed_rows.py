@@ -7,9 +7,10 @@ from typing import Any
 
 from rocksdict import WriteBatch
 
+from tenure.storage.checksum import crc32
 from tenure.storage.engines.rocksdb.memory import Memory
 from tenure.storage.keyspace import COUNTERS, JOURNAL, commit
-from tenure.storage.records import decode_count, encode_count
+from tenure.storage.records import decode_count, pack_count, seal_count
 from tenure.storage.transaction import Changes
 
 
@@ -50,7 +51,7 @@ class ChangedRows:
                 else:
                     delta += decode_count(self._tables[COUNTERS].get(key))
                 counts[key] = delta
-                put(key, encode_count(delta), handle)
+                put(key, seal_count(delta, crc32(pack_count(delta))), handle)
         for row in changes.journal:
             put(commit(number), row, self._journal)
             number += 1

@@ -164,9 +164,8 @@ class RocksEngine:
     def _wait_for_what_was_read(self) -> None:
         """At `disk`: wait until all written commits are durable. The answer of a transaction that writes nothing (a
         duplicate, a repeated request) may depend on a commit whose own caller still waits, and must survive as that does."""
-        written = self.group_commit.applied_to
-        if self._waits and written > self._durable and self._stopped is None:
-            self.group_commit.wait(written)
+        if self._waits and self._stopped is None:
+            self.group_commit.wait(self.group_commit.applied_to)
 
     def read(self, fn: Callable[[RocksReader], T]) -> T:
         writer = self._writer
