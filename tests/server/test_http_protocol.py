@@ -108,11 +108,12 @@ def test_what_is_within_the_limit(port: int):
         [b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * LIMIT + b"\r\n\r\n"],
         [b"GET /" + b"x" * LIMIT + b" HTTP/1.1\r\nHost: x\r\n\r\n"],
         [b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"A%d: x\r\n" % n for n in range(LIMIT // 4)) + b"\r\n"],
+        [b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A:\r\n" * 200 + b"\r\n"],
         [b"POST / HTTP/1.1\r\nContent-Length: 5\r\nA: " + b"x" * LIMIT + b"\r\n\r\nhello"],
         [b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 5000, *[b"x" * 5000] * 20],
         [b"GET / HTTP/1.1\r\nHost: x\r\n", *[b"B: " + b"y" * 997 + b"\r\n"] * 20],
     ],
-    ids=["a header", "the line", "many headers", "with a body", "a header without end", "headers without end"],
+    ids=["a header", "the line", "many headers", "small headers", "with a body", "a header without end", "headers without end"],
 )
 def test_heads_that_are_too_large(parts: list[bytes], port: int):
     assert problem(said(port, *parts)) == (413, "too_large")
@@ -156,6 +157,21 @@ def test_trailers_are_not_headers():
             body = b'{"text": "x"}' + padding
             sent = head + b"%x\r\n" % len(body) + body + b"\r\n0\r\n" + trailer.encode() + b"\r\n\r\n"
             assert problem(said(server.port, sent)) == (401, "unauthenticated")
+
+
+def test_a_caller_does_not_send_thousands_of_requests_ahead(port: int):
+    """Each waits in memory for the answers before it."""
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request[:-1])  # its answer waits for the last byte
+        time.sleep(0.1)
+        connection.sendall(request[-1:] + request * 1000)
+        heard = b""
+        with contextlib.suppress(ConnectionError):
+            while got := connection.recv(65536):
+                heard += got
+    assert 0 < heard.count(b"200 OK") + heard.count(b"413 ") <= 40
+    assert said(port, request * 10).count(b"200 OK") >= 1
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,10 @@ CLOSE = "connection: close\r\n"
 IDLE_SECONDS = 30.0
 #: Bytes a second: slower senders and readers are disconnected.
 MIN_RATE = 4096
+#: Headers of a head: each takes some 130 bytes of memory, however short it is.
+MAX_HEADERS = 128
+#: Requests of a connection that wait for the answer before theirs. One read may bring thousands.
+MAX_PIPELINED = 16
 
 
 class GuardedHttp(HttpToolsProtocol):
@@ -132,6 +136,8 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
+            if len(self.headers) == MAX_HEADERS:
+                raise TooLarge("the number of the request's headers", MAX_HEADERS + 1, MAX_HEADERS)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -141,6 +147,8 @@ class GuardedHttp(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.head_limit:
             raise self._too_large(size)  # the parser turns it into a 400: see below
+        if len(self.pipeline) == MAX_PIPELINED:
+            raise TooLarge("the number of requests sent before their answers", MAX_PIPELINED + 1, MAX_PIPELINED)
         if self._may_answer_here():
             self._held = b""
         else:
