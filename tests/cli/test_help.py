@@ -58,7 +58,10 @@ def test_help_has_examples_that_parse(name: str):
     assert f"tenure {name}" in shown.stdout
     assert "--json" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 110
-    for _, line in command.examples:
+    options = shown.stdout.partition("\nOptions:\n")[2].partition("\n\n")[0].splitlines()
+    assert all(line.startswith(("  -", "    ")) for line in options), "an argument without a description"
+    for purpose, line in command.examples:
+        assert purpose
         for words in commands_in(line):
             family = words[0] in FAMILIES
             named, rest = (" ".join(words[:2]), words[2:]) if family else (words[0], words[1:])

@@ -107,6 +107,48 @@ def test_run_here(folder):
     assert not (folder / "data").exists()
 
 
+RESULTS = """
+from tenure import App
+
+app = App("lmdb:./data")
+
+class Money:
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+app.register_type(Money, encode=lambda money: money.cents, decode=Money)
+
+@app.task
+def money() -> Money:
+    return Money(250)
+
+@app.task
+def nothing() -> float:
+    return float("nan")
+
+@app.task
+def anything() -> object:
+    return object()
+
+@app.task(encoding="msgpack")
+def pairs():
+    return {(1, 2): 3}
+"""
+
+
+def test_run_here_refuses_a_result_that_a_worker_would_refuse(folder):
+    (folder / "results.py").write_text(RESULTS)
+    assert run("run", "results:money").stdout == "250\n"
+    for task, message in (
+        ("nothing", "its result cannot be kept: JSON has no NaN and no infinity"),
+        ("anything", "its result cannot be kept: no way to encode an object of type object"),
+        ("pairs", "its result cannot be shown as JSON"),
+    ):
+        failed = run("run", f"results:{task}")
+        assert (failed.returncode, failed.stdout) == (1, "")
+        assert failed.stderr.startswith(f"tenure: task results.{task}: {message}")
+
+
 WRONG = [
     (("run", "tasks:app.nope"), 2, "no task is named 'nope'. Tasks of this app: tasks.fail, tasks.later, tasks.send"),
     (("run", "tasks:app.send", '{"to": 3}'), 2, "Expected 'str', got 'int' - at '$.to'"),

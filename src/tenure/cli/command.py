@@ -72,6 +72,7 @@ ADVICE: tuple[tuple[type[BaseException], str], ...] = (
     (errors.LeaseLost, "Do not settle it again; claim again."),
     (errors.KeyConflict, "Use another --key, or the same payload."),
     (errors.QueueFull, "Try again later, or raise the limit: tenure configure {queue} --max-waiting N."),
+    (errors.QueueNotEmpty, "Settle the held jobs; --force removes the others."),
     (errors.QuotaExceeded, "Try again once some of it is done, or raise the limit: tenure quota {tenant}."),
     (errors.WaitTimeout, "Wait again, or show the job: tenure get."),
     (errors.Corrupt, "Run 'tenure check', then 'tenure check --repair', or go back to a snapshot."),
@@ -80,7 +81,7 @@ ADVICE: tuple[tuple[type[BaseException], str], ...] = (
 
 
 class Command(click.Command):
-    """A command with examples. Its help lists the common options last."""
+    """A command with examples. Its help lists the common options last, and arguments in the usage line only."""
 
     def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -93,7 +94,7 @@ class Command(click.Command):
         own: list[tuple[str, str]] = []
         common: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)
             if record is not None:
                 (common if isinstance(param, CommonOption) or param.name == "help" else own).append(record)
         for title, records in (("Options", own), ("Common options", common)):

@@ -34,7 +34,7 @@ _FORMATS = ("parquet", "arrow", "csv", "jsonl")
     ),
     short_help="A table as Parquet, Arrow, CSV or JSON lines.",
 )
-@click.argument("table", type=click.Choice(_TABLES))
+@click.argument("table", metavar="TABLE", type=click.Choice(_TABLES))
 @click.option("--parquet", metavar="PATH", help="Write Parquet.")
 @click.option("--arrow", metavar="PATH", help="Write an Arrow file (Feather).")
 @click.option("--csv", metavar="PATH", help="Write CSV: bytes as base64, headers as JSON.")

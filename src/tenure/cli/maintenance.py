@@ -101,7 +101,7 @@ def replay(
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def purge(session: Session, queue: str, which: str, yes: bool) -> None:
-    """Remove every job in STATE: dead (the default), done, ready or scheduled. Cancel leased jobs instead."""
+    """Remove every job in STATE: dead (the default), done, ready, scheduled or blocked. Cancel leased jobs instead."""
     if not yes:
         if session.json or not sys.stdin.isatty():
             raise click.UsageError("There is no terminal to ask for confirmation: add --yes to remove them.")
@@ -212,11 +212,8 @@ def _set_paused(session: Session, queue: str, paused: bool) -> None:
             "Three attempts, ten seconds apart, and keep done jobs for a day:",
             "tenure configure emails --max-attempts 3 --backoff fixed --base 10 --retention 1d",
         ),
-        (
-            "Refuse jobs past a hundred thousand; and take any number again:",
-            "tenure configure emails --max-waiting 100000",
-        ),
-        ("", "tenure configure emails --no-max-waiting"),
+        ("Refuse jobs past a hundred thousand:", "tenure configure emails --max-waiting 100000"),
+        ("Take any number again:", "tenure configure emails --no-max-waiting"),
         (
             "No more than eight at a time, and a hundred a minute, by all workers together:",
             "tenure configure emails --max-leased 8 --rate 100/m",

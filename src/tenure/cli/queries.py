@@ -118,7 +118,7 @@ def _facts(job: Job) -> dict[str, Cell | None]:
 @click.option("--all", "everything", is_flag=True, help="All of them, however many.")
 @cursor_option
 def list_(session: Session, queue: str, which: str, limit: int, everything: bool, cursor: str | None) -> None:
-    """List jobs in STATE: ready (if not given), scheduled, leased, done or dead, in the queue's order."""
+    """List jobs in STATE: ready (if not given), scheduled, leased, blocked, done or dead, in the queue's order."""
     _list(session, queue, which, None if everything else limit, cursor)
 
 

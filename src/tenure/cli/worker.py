@@ -205,7 +205,7 @@ def run(
         handle = task.options(**options).enqueue_payload(payload)  # type: ignore[arg-type]
         if wait is not None:
             try:
-                _print(session, handle.result(wait))
+                _print(session, task, handle.result(wait))
             except TaskFailed as exc:
                 session.out.problem(exc.code, f"{exc}")
                 raise click.exceptions.Exit(NO) from None
@@ -227,12 +227,18 @@ def _run_here(session: Session, task: Task[Any, Any, Any], payload: bytes) -> No
     except Exception as exc:  # noqa: BLE001 - an error of the task, shown as Python shows it
         traceback.print_exception(exc)
         raise click.exceptions.Exit(NO) from None
-    _print(session, result)
+    try:
+        task.codec.encode_result(result)  # a worker would refuse what this refuses
+        _print(session, task, result)
+    except InvalidArgument as exc:
+        session.out.problem(TaskFailed.code, f"{exc}")
+        raise click.exceptions.Exit(NO) from None
 
 
-def _print(session: Session, result: Any) -> None:
+def _print(session: Session, task: Task[Any, Any, Any], result: Any) -> None:
     if result is not None:
-        session.out.content(msgspec.json.format(msgspec.json.encode(result), indent=0 if session.json else 2) + b"\n")
+        shown = msgspec.json.format(task.codec.result_as_json(result), indent=0 if session.json else 2)
+        session.out.content(shown + b"\n")
 
 
 def _app(session: Session, name: str) -> App:

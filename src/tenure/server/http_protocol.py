@@ -1,7 +1,9 @@
 """uvicorn's HTTP protocol with limits on heads and idle connections, and a short path for small verbs.
 
 uvicorn passes a request on once its head is complete, and buffers everything before that, however much. So the head is
-counted here; a refused request gets an answer of our own format, and the connection is closed.
+counted here; a refused request gets an answer of our own format, and the connection is closed. The parser takes chunk
+extensions and trailers of any size, too: what arrives in a body without a byte of it is counted like a head, and
+trailers are dropped, because uvicorn would add them to the headers.
 
 A connection without progress is closed. Every `idle_seconds / 2` each is checked (`_check_progress`), from its start:
 it must complete a head within `idle_seconds`, send its body and read its answer at `MIN_RATE` or faster.
@@ -36,6 +38,10 @@ CLOSE = "connection: close\r\n"
 IDLE_SECONDS = 30.0
 #: Bytes a second: slower senders and readers are disconnected.
 MIN_RATE = 4096
+#: Headers of a head: each takes some 130 bytes of memory, however short it is.
+MAX_HEADERS = 128
+#: Requests of a connection that wait for the answer before theirs. One read may bring thousands.
+MAX_PIPELINED = 16
 
 
 class GuardedHttp(HttpToolsProtocol):
@@ -49,6 +55,8 @@ class GuardedHttp(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = False
+        #: Bytes received in a body since its last byte arrived: chunk heads, extensions and trailers.
+        self._framing_bytes = 0
         #: When the connection was opened, or its last answer was complete.
         self.idle_since = 0.0
         #: Whether it has had an answer.
@@ -111,8 +119,12 @@ class GuardedHttp(HttpToolsProtocol):
             self._data = data
         else:
             self._data = b""
+        in_body = not self._between_requests and not self._in_head
+        self._framing_bytes += len(data)
         super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
+        if in_body and self._framing_bytes > self.head_limit and not self._between_requests:
+            self._refuse(TooLarge("the framing of the request's body", self._framing_bytes, self.head_limit))
+        elif self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > self.head_limit:
                 self._refuse(self._too_large(self._head_bytes))
@@ -122,12 +134,21 @@ class GuardedHttp(HttpToolsProtocol):
         self._between_requests = False
         self._in_head, self._head_bytes = True, 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            if len(self.headers) == MAX_HEADERS:
+                raise TooLarge("the number of the request's headers", MAX_HEADERS + 1, MAX_HEADERS)
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._framing_bytes = 0
         self._body_bytes = round(MIN_RATE * self.idle_seconds)  # a body that has just begun is not late
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.head_limit:
             raise self._too_large(size)  # the parser turns it into a 400: see below
+        if len(self.pipeline) == MAX_PIPELINED:
+            raise TooLarge("the number of requests sent before their answers", MAX_PIPELINED + 1, MAX_PIPELINED)
         if self._may_answer_here():
             self._held = b""
         else:
@@ -135,6 +156,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._framing_bytes = 0
         if self._held is None:
             super().on_body(body)
             return

@@ -280,6 +280,13 @@ class Codec:
             ) from None
         return encoded
 
+    def result_as_json(self, result: Any) -> bytes:
+        """Return a result as JSON, for people, whatever the task's encoding. Raises InvalidArgument."""
+        try:
+            return self._types.json(result)
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise InvalidArgument(f"task {self.name}: its result cannot be shown as JSON: {exc}") from None
+
     def decode_result(self, data: bytes | None) -> Any:
         """Decode what a handler returned. Raises InvalidArgument."""
         if data is None:

@@ -45,7 +45,7 @@ class ExtraTypes:
         model = _pydantic_model()
         if model is not None and isinstance(value, model):
             return _dump_model(value)
-        raise TypeError(f"no way to encode a {type(value).__name__}")
+        raise TypeError(f"no way to encode an object of type {type(value).__name__}")
 
     def decode(self, kind: Any, value: Any) -> Any:
         """msgspec's `dec_hook`. Raises TypeError or ValueError, which msgspec turns into a ValidationError."""
