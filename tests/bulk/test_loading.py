@@ -449,6 +449,13 @@ def test_a_load_that_fails_stops_the_store(path: Path) -> None:
         assert store.queue("work").counts().ready == 100
 
 
+def test_a_load_may_have_no_jobs(store: Store) -> None:
+    """Of a write all of whose rows are set aside, or that has none: it is recorded, and its repeat is a repeat."""
+    for _ in range(2):
+        done = store.staged("w").load(b"m", [])
+        assert (done.manifest, done.jobs, done.finished) == (b"m", 0, True)
+
+
 def test_a_snapshot_has_all_of_it_or_nothing(store: Store, path: Path, tmp_path: Path) -> None:
     parts = stage(store, path, "w", 0, payload=numbered(0, 100))
     store.snapshot(tmp_path / "without")
