@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tenure.bulk import input_rows, staging
+from tenure.bulk.json_payloads import JsonStyle
 from tenure.errors import InvalidArgument, TenureError
 from tenure.model.job import NewJob
 from tenure.model.names import QueueName
@@ -135,6 +136,20 @@ def test_payloads(column: pa.Array, expected: list[bytes]) -> None:
     found = input_rows.check(pa.RecordBatch.from_pydict({"payload": column}), WORK)
     assert [r.payload for _, chunk in found.good for r in staging.requests(staging.complete(chunk))] == expected
     assert len(found.reasons) == 1
+
+
+@pytest.mark.parametrize(
+    ("zone", "hours"),
+    [("UTC", 0), ("Z", 0), ("+02:00", 2), ("GMT+2", 2), ("-3", -3), ("PST", -8), ("CST", -6), ("JST", 9), ("EST", -5),
+     ("Asia/Kathmandu", 5.75)],
+)  # fmt: skip
+def test_a_local_time_in_any_zone_that_spark_takes(zone: str, hours: float) -> None:
+    noon = datetime(2040, 1, 1, 12, tzinfo=UTC)
+    local = pa.array([noon.replace(tzinfo=None)], pa.timestamp("us"))
+    batch = pa.RecordBatch.from_pydict({"payload": pa.array([b"x"]), "at": local})
+    ((_, rows),) = input_rows.check(batch, WORK, JsonStyle(zone)).good
+    moment = noon - timedelta(hours=hours)
+    assert rows.column("at_ms").to_pylist() == [round(moment.timestamp() * 1000)]
 
 
 def test_rows_go_to_the_queues_they_name() -> None:

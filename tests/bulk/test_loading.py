@@ -497,6 +497,13 @@ def test_an_interrupted_load_goes_on_at_the_next_opening_or_its_jobs_are_found_a
         assert store.check().clean
 
 
+def test_a_load_may_have_no_jobs(store: Store) -> None:
+    """Of a write all of whose rows are set aside, or that has none: it is recorded, and its repeat is a repeat."""
+    for _ in range(2):
+        done = store.staged("w").load(b"m", [])
+        assert (done.manifest, done.jobs, done.finished) == (b"m", 0, True)
+
+
 def test_a_snapshot_has_all_of_it_or_nothing(store: Store, path: Path, tmp_path: Path) -> None:
     parts = stage(store, path, "w", 0, payload=numbered(0, 100))
     store.snapshot(tmp_path / "without")

@@ -6,6 +6,8 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -144,6 +146,32 @@ def test_bad_rows_go_to_the_quarantine_once(store: Store, root: str, tmp_path: P
     assert set(rows) == {b"bad", b"refused"}
     assert "priority=99" in rows[b"bad"]
     assert "taken" in rows[b"refused"]
+
+
+def test_a_refused_row_has_the_columns_it_was_given_in(store: Store, root: str, tmp_path: Path) -> None:
+    """Not those in which it was staged: `delay_ms` beside the `delay` of the other rows, which nobody could read together."""
+    store.queue("work").enqueue(b"other", key="k")
+    columns = {
+        "queue": pa.array([None, None], pa.string()),
+        "key": pa.array(["k", "free"]),
+        "delay": pa.array([1.5, 0]).cast(pa.decimal128(10, 2)),
+        "ttl": pa.array([90, 90], pa.duration("s")).cast(pa.duration("us")),
+        "priority": pa.array([1, 99], pa.int32()),
+        "headers": pa.array([[("a", "b")], None], pa.map_(pa.string(), pa.string())),
+        "group": pa.nulls(2),
+    }
+    part = stage(root, "w", "p0-a", [b"refused", b"bad"], **columns)
+    given = pa.schema([("payload", pa.string()), *[(name, column.type) for name, column in columns.items()]])
+    where = tmp_path / "quarantine"
+    commit(store, "w", Manifest(root, [part]), Terms(quarantine=str(where), given=given.with_metadata({"types": "x"})))
+    (file,) = where.glob("*-refused.parquet")
+    found = pq.read_table(file)
+    assert found.drop_columns("reason").to_pylist() == [
+        {"payload": "refused", "queue": "work", "key": "k", "delay": Decimal("1.50"), "ttl": timedelta(seconds=90),
+         "priority": 1, "headers": [("a", "b")], "group": None}
+    ]  # fmt: skip
+    assert found.schema.metadata[b"types"] == b"x"
+    assert found.schema.field("group").type == pa.large_string(), "a type that a write takes again"
 
 
 def test_a_part_may_have_bad_rows_only(store: Store, root: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import tenure
 from tenure import Corrupt, GroupPolicy, NewJob, Policy, SnapshotExpired, bulk
 from tenure.api.store import Store
 from tenure.backends.named_snapshots import open_copy
+from tenure.bulk import events as tables_of_events
 from tenure.bulk.plan import plan
 from tenure.bulk.plan import read as read_part
 from tenure.bulk.query import Query, StoreView
@@ -515,3 +516,33 @@ def test_batches_are_bounded_by_bytes(tmp_path: Path, scheme: str) -> None:
         done = list(bulk.batches(store, "jobs", state="done"))
         ids = [id for batch in done for id in batch.column("id").to_pylist()]
         assert len(ids) == len(set(ids)) == queue.counts().done
+
+
+def test_batches_of_results_are_bounded_by_bytes(tmp_path: Path) -> None:
+    """Results that are stored with the notes, whose sizes are not known before they are read."""
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", sweep=False, durability="os") as store:
+        queue = store.queue("large")
+        for size, count in ((1, 5_000), (60_000, 2_500)):
+            queue.enqueue_many([b"x"] * count)
+            for delivery in queue.claim(limit=count):
+                queue.ack(delivery, result=bytes(size))
+        batches = list(bulk.batches(store, "jobs", columns=["result"]))
+        assert sum(batch.num_rows for batch in batches) == 7_500
+        assert max(batch.nbytes for batch in batches) < 64 * 1024**2
+
+
+def test_batches_of_events_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one event, and then rows of a thousand: the size of a batch followed the first ones."""
+    monkeypatch.setattr(tables_of_events, "_BATCH_BYTES", 256 * 1024)
+    with tenure.open("memory:", sweep=False) as store:
+        queue = store.queue("many")
+        for _ in range(1_000):
+            queue.enqueue(b"x")
+        for _ in range(250):
+            queue.enqueue_many([b"x"] * 1_000)
+        batches = list(bulk.batches(store, "events", columns=["number", "commit"]))
+        numbers = [number for batch in batches for number in batch.column("number").to_pylist()]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) == 251_001
+        # So many bytes, and up to 128 rows over.
+        assert max(batch.num_rows for batch in batches) <= 128_000 + 256 * 1024 // 80

@@ -13,8 +13,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
+import tenure.spark
 from tenure.errors import TenureError
 from tenure.spark import claim_stream, event_stream, job_writer, table_reader, verdict_writer
+from tenure.spark.session import READS, reads_folder
 from tests.server.running import Running, running, token
 
 JOBS = StructType().add("id", "string").add("payload", "binary")
@@ -45,6 +47,15 @@ def test_tables(served: Running) -> None:
     assert b"first" in pa.Table.from_batches(batches).column("payload").to_pylist()
     with pytest.raises(TenureError, match="token"):
         table_reader.reader(without(given), JOBS, "another").partitions()
+
+
+def test_a_snapshot_is_released_with_the_token_of_its_read(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that releases it may have no token of its own."""
+    monkeypatch.setenv(READS, str(reads_folder()))
+    table_reader.reader(options(served, columns="id, payload"), JOBS, "released").partitions()
+    before = len(served.store.snapshots())
+    assert tenure.spark.release() == 1
+    assert len(served.store.snapshots()) == before - 1
 
 
 def test_events(served: Running) -> None:

@@ -20,7 +20,7 @@ import tenure
 import tenure.spark
 from tenure import Backoff, Policy
 from tenure.api.store import Store
-from tenure.spark import outcomes, verdict_writer
+from tenure.spark import drain_workers, outcomes, verdict_writer
 from tenure.spark.claim_stream import ClaimReader, planned
 from tenure.spark.drain_workers import judge
 
@@ -237,6 +237,18 @@ def test_drain_to_a_limit_and_of_nothing(
     assert store.queue("work").counts().scheduled == 1
     with pytest.raises(tenure.InvalidArgument, match="empty or idle"):
         tenure.spark.drain(spark, url, "work", handler, until="never")
+
+
+def test_a_claim_of_drain_is_bounded_by_bytes(url: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred jobs of 8 MiB would be a task of 800 MiB."""
+    queue = store.queue("work")
+    queue.enqueue_many([bytes(1_000)] * 10)
+    monkeypatch.setattr(drain_workers, "_CLAIM_BYTES", 2_500)
+    held: list[int] = []
+    plan = drain_workers.Plan(url, queue.name, "drain", 60.0, 100, None, "empty", None)
+    claimed, tally = drain_workers.work(plan, lambda _: held.append(queue.counts().leased), "worker")
+    assert (claimed, tally.settled) == (10, 10)
+    assert max(held) == 2
 
 
 def test_what_a_handler_may_say(store: Store) -> None:

@@ -96,7 +96,8 @@ def test_a_payload_is_the_text_that_to_json_gives(spark: SparkSession, url: str)
         'dec', cast(1.50 as decimal(10, 2)), 'big', cast(1E+3 as decimal(10, 0)), 'nan', double('NaN'),
         'inf', double('-Infinity'), 'one', double(1), 'f', float(0.1), 'b', x'0102ff', 'm', map('k', cast(null as int), 'l', 2),
         'arr', array(1, null), 'iv', interval '-1 02:03:04.5' day to second, 'v', parse_json('{"a": [1, null, "x"]}'),
-        'yes', true)"""
+        'yes', true, 'wide', parse_json('123456789012345678901234567890.5'), 'times', map(timestamp'2030-01-01 00:00:00', 1),
+        'locals', map(timestamp_ntz'1969-01-01 00:00:00.000001', 1), 'dates', map(date'1960-01-01', 1))"""
     variants = ["""'{"a": [1, 2.5, null, "x"]}'""", "'7'", "'null'", """'"text"'"""]
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
@@ -110,6 +111,18 @@ def test_a_payload_is_the_text_that_to_json_gives(spark: SparkSession, url: str)
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     found = [payload.decode() for payload in payloads(url)]
     assert sorted(found) == sorted(wanted)
+
+
+def test_null_fields_are_written_where_to_json_does(spark: SparkSession, url: str) -> None:
+    df = spark.sql("select struct(cast(null as int) as n, struct(cast(null as string) as s) as inner) as payload")
+    spark.conf.set("spark.sql.jsonGenerator.ignoreNullFields", "false")
+    try:
+        save(df, url)
+        wanted = df.selectExpr("to_json(payload) as j").collect()[0].j
+    finally:
+        spark.conf.unset("spark.sql.jsonGenerator.ignoreNullFields")
+    assert [payload.decode() for payload in payloads(url)] == [wanted]
+    assert wanted == '{"n":null,"inner":{"s":null}}'
 
 
 def test_a_local_time_is_in_the_session_s_zone(spark: SparkSession, url: str) -> None:
@@ -182,6 +195,53 @@ def test_a_repeated_write_sets_nothing_aside_twice(spark: SparkSession, tmp_path
         save(df, url, quarantinePath=str(tmp_path / "bad"), writeId="nightly", mode=mode)
     assert spark.read.parquet(str(tmp_path / "bad")).count() == 1
     assert len(payloads(url)) == 99
+
+
+@pytest.mark.parametrize("mode", ["auto", "ordinary", "bulk"])
+def test_all_rows_may_be_bad_and_there_may_be_none(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    url = f"rocksdb:{tmp_path / 'data'}"
+    bad = numbers(spark, 10).withColumn("priority", F.lit(12))
+    for _ in range(2):
+        save(bad, url, quarantinePath=str(tmp_path / "bad"), writeId="bad", mode=mode)
+    assert spark.read.parquet(str(tmp_path / "bad")).count() == 10
+    for _ in range(2):
+        save(numbers(spark, 0), url, writeId="none", mode=mode)
+    save(numbers(spark, 3), url, mode=mode)
+    assert len(payloads(url)) == 3
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "interval '5' hour as delay, null as max_attempts",
+        "cast(5.25 as decimal(10, 2)) as delay, map('a', 'b') as headers, null as `group`",
+        "100 as delay, cast(3 as smallint) as max_attempts, cast(null as string) as queue",
+        "timestamp'2099-01-01 00:00:00' as at",
+    ],
+)
+def test_what_was_set_aside_can_be_mended_and_written(
+    spark: SparkSession, url: str, tmp_path: Path, columns: str
+) -> None:
+    """Rows that are not valid and rows whose key is taken are read as one table, in the types in which they were given."""
+    with tenure.open(url, sweep=False) as store:
+        store.queue("work").enqueue(b"other", key="k3")
+    df = spark.sql(
+        "select cast(id as string) as payload, concat('k', id) as key, if(id = 1, 12, 1) as priority, "
+        f"{columns} from range(0, 6, 1, 1)"
+    )
+    save(df, url, quarantinePath=str(tmp_path / "bad"))
+    bad = spark.read.parquet(str(tmp_path / "bad"))
+    assert bad.count() == 2
+    types = {name: kind for name, kind in df.dtypes if kind != "void"}
+    assert {name: dict(bad.dtypes)[name] for name in types} == types
+    again = bad.drop("reason").withColumn("priority", F.lit(1)).withColumn("key", F.concat("key", F.lit("-mended")))
+    save(again, url)
+    with tenure.open(url, sweep=False) as store:
+        jobs = store.queue("work").list("scheduled").jobs
+        assert {job.payload for job in jobs} == {b"0", b"1", b"2", b"3", b"4", b"5"}
+        delays = {round((job.visible_at_ms - job.created_at_ms) / 1000, 2) for job in jobs}
+        assert len(delays) == 1 or "at" in bad.columns
+        assert {job.key for job in jobs} == {"k0", "k1-mended", "k2", "k3-mended", "k4", "k5"}
 
 
 def test_bad_rows_go_to_the_quarantine(spark: SparkSession, url: str, tmp_path: Path) -> None:

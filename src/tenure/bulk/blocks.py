@@ -74,17 +74,17 @@ def block(rows: Sequence[Row], width: int, what: str) -> Block:
     return _joined([_piece(rows, width, what)] if rows else [])
 
 
-def gather(walk: Walk, limit: int, width: int, what: str, most_bytes: int = 2**62) -> Block:
-    """The next rows of a walk; fewer than `limit` only at its end, or where they are more than `most_bytes` already."""
+def gather(walk: Walk, limit: int, width: int, what: str, most_bytes: int, step: int) -> Block:
+    """The next rows of a walk, `step` at a time; fewer than `limit` only at its end, or once they are `most_bytes`."""
     pieces: list[Block] = []
     while limit > 0 and sum([len(piece.data) for piece in pieces]) < most_bytes:
-        step = min(limit, STEP)
-        rows = walk.take(step)
+        wanted = min(limit, step)
+        rows = walk.take(wanted)
         if rows:
             pieces.append(_piece(rows, width, what))
-        if len(rows) < step:
+        if len(rows) < wanted:
             break
-        limit -= step
+        limit -= wanted
     return _joined(pieces)
 
 

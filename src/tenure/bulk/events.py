@@ -24,6 +24,8 @@ SHARD = "0"
 """The one journal of a store that has one."""
 
 _FIRST_ROWS, _MOST_ROWS, _BATCH_EVENTS = 16, 16_384, 32_768
+#: A row has one event or a thousand, and each may have an error's text: rows are read few at a time, up to these bytes.
+_BATCH_BYTES, _STEP = 4 * 1024 * 1024, 128
 _TYPES = [f"type_{number}" for number in range(256)]
 for _change in Change:
     _TYPES[_change] = _change.name.lower()
@@ -55,7 +57,7 @@ def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[
     stop = keyspace.split_commit(end) if len(end) == 8 else None
     walk = moment.reader.walk(keyspace.JOURNAL, begin, end)
     while True:
-        rows = blocks.gather(walk, size, layouts.COMMIT.itemsize, "journal")
+        rows = blocks.gather(walk, size, layouts.COMMIT.itemsize, "journal", _BATCH_BYTES, _STEP)
         if at is None and len(rows):
             at = keyspace.split_commit(rows.key(0))
         made = 0
@@ -66,7 +68,7 @@ def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[
                 yield batch
             made = len(chunk.events)
             at += len(rows)
-        if len(rows) < size:
+        if len(rows) < size and len(rows.data) < _BATCH_BYTES:
             if at is not None and stop is not None and at < stop:
                 raise Corrupt(f"journal row {at} is missing")
             return

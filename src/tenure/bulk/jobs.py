@@ -25,8 +25,9 @@ FROM_NOTES = ("error", "result", "progress", "progress_note")
 
 #: A batch is kept small enough for the processor's cache, on both sides of the socket.
 _FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024
-#: The assumed size of a job's notes, and of a result in several parts, before they are read.
-_NOTE_BYTES, _RESULT_BYTES = 8 * 1024, 8 * 1024 * 1024
+#: The assumed size of a job's notes, which may be three times as much, and of a result in several parts, before they are
+#: read.
+_NOTE_BYTES, _RESULT_BYTES = 32 * 1024, 8 * 1024 * 1024
 #: Below this share of wanted rows, each wanted job is looked up, instead of reading past the payloads of all others.
 _SPARSE = 0.2
 #: Rows that are looked up one by one for one chunk: at most 64 KiB each.
@@ -476,7 +477,7 @@ class _Chunk:
         else:
             end = self._rows.keys[-KEY_BYTES:] + b"\0"
             walk = self._moment.reader.walk(keyspace.NOTES, self._begin, end)
-            found = blocks.gather(walk, len(self._rows) + 1, KEY_BYTES, "notes")
+            found = blocks.gather(walk, len(self._rows) + 1, KEY_BYTES, "notes", 2**62, blocks.STEP)
             if found.keys != keys:  # rows that are not wanted have notes, too
                 found = found.chosen(np.isin(_voids(found.keys), _voids(keys)))
         if found.keys != keys:

@@ -1,10 +1,11 @@
 """Structs and variants as JSON text, byte for byte what Spark's `to_json` writes wherever a reader could tell.
 
-null fields of a struct are left out; null values of maps and arrays are written
+null fields of a struct are left out (`JsonStyle.nulls`: written); null values of maps and arrays are written
 timestamp        "2026-01-31T12:00:00.000Z", in the session's time zone     without a zone: no offset
 date             "2026-01-31"          binary    base64                     NaN, Infinity   as strings
 decimal          a number              interval  "INTERVAL '1 02:03:04' DAY TO SECOND"
 variant          its own JSON
+keys of maps     as text; of times, microseconds since 1970; of dates, days
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,18 +28,31 @@ from tenure.errors import InvalidArgument
 Variant = Callable[[bytes, bytes], str]
 """A variant's value and metadata as JSON text."""
 _Convert = Callable[[Any], object]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class JsonStyle(NamedTuple):
-    """What the text depends on besides the values: the session's time zone, and the reader of variants (None: there is
-    none).
+    """What the text depends on besides the values: the session's time zone, the reader of variants (None: there is
+    none), and whether null fields of structs are written.
     """
 
     zone: str = "UTC"
     variant: Variant | None = None
+    nulls: bool = False
 
 
+#: Names of time zones that Java knows and Python does not.
+_SHORT_NAMES = {
+    "Z": "UTC", "UT": "UTC", "ACT": "Australia/Darwin", "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires", "ART": "Africa/Cairo", "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka", "CAT": "Africa/Harare", "CNT": "America/St_Johns",
+    "CST": "America/Chicago", "CTT": "Asia/Shanghai", "EAT": "Africa/Addis_Ababa", "ECT": "Europe/Paris",
+    "IET": "America/Indiana/Indianapolis", "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "MIT": "Pacific/Apia",
+    "NET": "Asia/Yerevan", "NST": "Pacific/Auckland", "PLT": "Asia/Karachi", "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}  # fmt: skip
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?\Z")
 
 
@@ -50,7 +64,7 @@ def zone_of(name: str) -> tzinfo:
         found = timedelta(hours=int(hours), minutes=int(minutes or 0))
         return timezone(-found if sign == "-" else found)
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(_SHORT_NAMES.get(name, name))
     except (ValueError, ZoneInfoNotFoundError):
         raise InvalidArgument(f"time zone {name!r} is not known here") from None
 
@@ -68,9 +82,9 @@ def _converter(kind: pa.DataType, style: JsonStyle) -> _Convert:
         return partial(_of_variant, style.variant)
     if pa.types.is_struct(kind):
         fields = [(field.name, _converter(field.type, style)) for field in kind]
-        return partial(_struct, fields)
+        return partial(_struct, fields, style.nulls)
     if pa.types.is_map(kind):
-        return partial(_map, _converter(kind.item_type, style))
+        return partial(_map, _key_converter(kind.key_type), _converter(kind.item_type, style))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return partial(_list, _converter(kind.value_type, style))
     if pa.types.is_timestamp(kind):
@@ -94,12 +108,29 @@ def _of_variant(read: Variant, value: dict[str, bytes]) -> object:
     return msgspec.Raw(read(value["value"], value["metadata"]).encode())
 
 
-def _struct(fields: list[tuple[str, _Convert]], value: dict[str, Any]) -> object:
-    return {name: convert(value[name]) for name, convert in fields if value[name] is not None}
+def _struct(fields: list[tuple[str, _Convert]], nulls: bool, value: dict[str, Any]) -> object:
+    there = [(name, convert, value[name]) for name, convert in fields]
+    return {name: None if item is None else convert(item) for name, convert, item in there if nulls or item is not None}
 
 
-def _map(convert: _Convert, value: list[tuple[Any, Any]]) -> object:
-    return {_key(key): None if item is None else convert(item) for key, item in value}
+def _map(name: Callable[[Any], str], convert: _Convert, value: list[tuple[Any, Any]]) -> object:
+    return {name(key): None if item is None else convert(item) for key, item in value}
+
+
+def _key_converter(kind: pa.DataType) -> Callable[[Any], str]:
+    """From a key of a map to its name: Spark writes that of a time or a date as the number that it stores."""
+    if pa.types.is_timestamp(kind):
+        return _micros
+    return _days if pa.types.is_date(kind) else _key
+
+
+def _micros(key: datetime) -> str:
+    since = key.replace(tzinfo=UTC) if key.tzinfo is None else key
+    return str((since - _EPOCH) // timedelta(microseconds=1))
+
+
+def _days(key: date) -> str:
+    return str((key - _EPOCH.date()).days)
 
 
 def _key(key: Any) -> str:

@@ -28,6 +28,7 @@ from tenure.api.queue import Queue
 from tenure.api.staged_write import Staged
 from tenure.api.store import Store
 from tenure.bulk import staging
+from tenure.bulk.refused_rows import GIVEN, as_given
 from tenure.bulk.staging import MOST_LOADED, Manifest, Part, RejectsWriter
 from tenure.errors import InvalidArgument, KeyConflict, QueueFull
 from tenure.model.durations import Duration
@@ -50,6 +51,8 @@ class Terms(NamedTuple):
     patience: float = 3600.0
     #: Where rows go that are not valid, with their reason; None: they fail the write.
     quarantine: str | None = None
+    #: The columns of the write, in which rows that a queue refuses go to the quarantine.
+    given: pa.Schema = GIVEN
     #: How long the finished write is remembered.
     keep: Duration | None = None
     #: An earlier write to forget with it.
@@ -108,7 +111,8 @@ def _publish(store: Store, staged: Staged, manifest: Manifest, published: int, f
         else:
             left_out = publisher.publish(number, queue, staging.requests(rows)).refused
         if left_out:
-            refused.add(*_refused_rows(name, rows, left_out))
+            chosen = rows.take(pa.array([refusal.index for refusal in left_out], pa.int64()))
+            refused.add(as_given(name, chosen, terms.given), _reasons(chosen, left_out))
     if terms.quarantine is None:
         return
     found = refused.close()
@@ -140,20 +144,13 @@ def _check_there(folder: Path, tables: Sequence[LoadPart]) -> None:
             raise staging.gone(rows_path(folder, table.name))
 
 
-def _refused_rows(
-    name: QueueName, rows: pa.RecordBatch, refused: Sequence[Refusal]
-) -> tuple[pa.RecordBatch, list[str]]:
-    """A chunk's refused rows, as they were staged, with the names of their queue; and the reason of each."""
-    chosen = rows.take(pa.array([refusal.index for refusal in refused], pa.int64()))
-    count = chosen.num_rows
-    columns = [pa.repeat(pa.scalar(word), count) for word in name] + chosen.columns
-    named = pa.RecordBatch.from_arrays(columns, names=["tenant", "queue", *chosen.schema.names])
-    keys = chosen.column("key").to_pylist()
-    reasons = [
+def _reasons(rows: pa.RecordBatch, refused: Sequence[Refusal]) -> list[str]:
+    """Why each of these rows was refused."""
+    keys = rows.column("key").to_pylist()
+    return [
         f"key {key!r} belongs to job {refusal.existing}, which has another payload"
         for key, refusal in zip(keys, refused, strict=True)
     ]
-    return named, reasons
 
 
 class _Files:

@@ -28,6 +28,7 @@ from tenure.api.store import Store
 from tenure.bulk.arrays import Ints
 from tenure.bulk.flow_rows import FLOW_COLUMNS, flow_parts
 from tenure.bulk.input_rows import STAGED
+from tenure.bulk.refused_rows import GIVEN
 from tenure.errors import InvalidArgument, TooLarge, Unavailable
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests
@@ -185,7 +186,10 @@ def row_bytes(rows: pa.RecordBatch) -> Ints:
 
 
 class RejectsWriter:
-    """The rows that one attempt sets aside, as they came, with a column `reason`: a Parquet file, written as they come."""
+    """The rows that one attempt sets aside, as they came, with a column `reason`: a Parquet file, written as they come.
+
+    The file keeps the metadata of the first rows' schema.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._at = folder / f"{name}.rejects"
@@ -193,7 +197,11 @@ class RejectsWriter:
         self.rows = 0
 
     def add(self, rows: pa.RecordBatch, reasons: Sequence[str]) -> None:
-        table = pa.Table.from_batches([rows]).append_column("reason", pa.array(reasons, pa.string()))
+        table = pa.Table.from_batches([rows])
+        for place, column in enumerate(rows.schema):
+            if pa.types.is_null(column.type):  # readers take Parquet's column of nothing for one of numbers
+                table = table.set_column(place, column.name, pa.nulls(rows.num_rows, GIVEN.field(column.name).type))
+        table = table.append_column("reason", pa.array(reasons, pa.string()))
         if self._out is None:
             self._at.parent.mkdir(parents=True, exist_ok=True)
             self._out = pq.ParquetWriter(self._at, table.schema)

@@ -163,8 +163,9 @@ class _Load:
             tables += self._written(part, keyspace.GROUP_READY, zip(sorted(group_ready), repeat(b"")))
             tables += [Table(space, str(table_path(self._folder, part.name, space))) for space in part.spaces]
         for space, rows in ((keyspace.SEGMENT_STATE, segments.states), (keyspace.SEGMENT_READY, segments.marks)):
-            # One file for all parts: the disk is waited for once, not once for each part.
-            tables += self._written(self._record.parts[0], space, iter(sorted(rows)))
+            # One file for all parts: the disk is waited for once, not once for each part. A load may have no parts.
+            for first in self._record.parts[:1]:
+                tables += self._written(first, space, iter(sorted(rows)))
         if len(self._groups) > MAX_GROUPS:
             raise TooLarge("the number of groups of the load", len(self._groups), MAX_GROUPS)
         missing = [table.path for table in tables if not os.path.exists(table.path)]

@@ -53,7 +53,7 @@ class LoadingWriter(DataSourceArrowWriter):
                 if reasons:
                     if plan.quarantine is None:
                         raise refused(batch, reasons)
-                    rejects.add(rows, reasons)
+                    rejects.add(rows.replace_schema_metadata(plan.given.metadata), reasons)
                 for queue, checked_rows in good:
                     if out is None:
                         now = (self._target or self._target_of(queue)).now_ms

@@ -34,6 +34,8 @@ text. What it raises is a retry."""
 
 #: Verdicts wait for others for at most this many jobs and seconds.
 _TOGETHER, _PATIENCE = 100, 1.0
+#: Payloads that one claim brings, in bytes: a task holds one claim in memory.
+_CLAIM_BYTES = 32 * 1024 * 1024
 _TALLY = pa.schema([(name, pa.int64()) for name in ("claimed", "settled", "repeated", "lost", "damaged")])
 
 
@@ -127,7 +129,7 @@ def work(plan: Plan, handler: Handler, worker: str) -> tuple[int, Tally]:
             while (plan.limit is None or claimed < plan.limit) and (deadline is None or time.monotonic() < deadline):
                 room = plan.batch if plan.limit is None else min(plan.batch, plan.limit - claimed)
                 # A waiting claim also takes over expired leases, and with them the jobs of a task that died.
-                claim = queue.claim(limit=room, lease=plan.lease, wait=0.5, worker=worker)
+                claim = queue.claim(limit=room, lease=plan.lease, wait=0.5, worker=worker, max_bytes=_CLAIM_BYTES)
                 if not claim:
                     if _over(queue, plan.until):
                         break

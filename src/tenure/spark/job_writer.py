@@ -15,6 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import localcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,14 +27,15 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from tenure.api.store import Store
 from tenure.bulk import input_rows, staging
 from tenure.bulk.flow_rows import FLOW_COLUMNS
 from tenure.bulk.json_payloads import JsonStyle
 from tenure.bulk.publisher import Terms, commit
+from tenure.bulk.refused_rows import GIVEN
 from tenure.bulk.staged_rows import StagedRows
 from tenure.bulk.staging import Manifest, Part, RejectsWriter
 from tenure.errors import InvalidArgument, TenureError
@@ -48,10 +50,15 @@ OPTIONS = frozenset(
     {"url", "table", "queue", "tenant", "writeId", "mode", "maxWaiting", "maxWait", "onInvalid", "quarantinePath",
      "staging", "token"}
 )  # fmt: skip
-#: Spark's local properties of a task: the query's id, the batch's id, the session's time zone.
+#: Spark's local properties of a task: the query's id, the batch's id, the session's time zone, and its `to_json`.
 _QUERY, _BATCH, _ZONE = "sql.streaming.queryId", "streaming.sql.batchId", "spark.sql.session.timeZone"
+_IGNORE_NULLS = "spark.sql.jsonGenerator.ignoreNullFields"
+#: The most digits of a decimal number in Spark.
+_DECIMAL_DIGITS = 38
 #: Seconds that a stream's last batch is remembered, unless the next batch ends earlier: a query may rest for months.
 _STREAM_KEEP = 365 * 86_400
+#: Where Spark's Parquet files keep the types of their columns.
+_NOTE = "org.apache.spark.sql.parquet.row.metadata"
 
 
 @dataclass
@@ -81,6 +88,8 @@ class Plan:
     max_waiting: int | None
     max_wait: int
     mode: str
+    #: The columns of the DataFrame, as its quarantine keeps them.
+    given: pa.Schema
     #: The queue, for partitions that are staged as sorted files; None: all partitions are staged in chunks.
     target: LoadTarget | None = None
 
@@ -163,7 +172,21 @@ def planned(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
         whole(said, "maxWaiting", 0) or None,
         whole(said, "maxWait", 3600),
         mode,
+        _given(schema),
     )
+
+
+def _given(schema: StructType) -> pa.Schema:
+    """The columns in Arrow's types, with a note in Spark's own, by which Spark reads intervals and variants back."""
+    fields = [
+        StructField(field.name, from_arrow_type(GIVEN.field(field.name).type))
+        if isinstance(field.dataType, NullType)
+        else field
+        for field in schema
+    ]
+    note = StructType([*fields, StructField("reason", StringType())]).json()
+    # Parquet has no columns without a type: Spark does not read a file whose note has one, within a struct.
+    return to_arrow_schema(schema, timezone="UTC").with_metadata(None if '"void"' in note else {_NOTE: note})
 
 
 class JobsWriter(DataSourceArrowWriter):
@@ -247,7 +270,7 @@ def _stage(
             if found.bad is not None:
                 if plan.quarantine is None:
                     raise refused(batch, found.reasons)
-                rejects.add(found.bad, found.reasons)
+                rejects.add(found.bad.replace_schema_metadata(plan.given.metadata), found.reasons)
             for queue, rows in found.good:
                 out.add(queue, rows)
         part = out.close()
@@ -266,12 +289,19 @@ def refused(batch: pa.RecordBatch, reasons: Sequence[str]) -> InvalidArgument:
 
 
 def json_style() -> JsonStyle:
-    """How this task writes structs and variants as JSON: in the session's time zone, which Spark tells its tasks."""
+    """How this task writes structs and variants as JSON: by the settings of the session, which Spark tells its tasks."""
     from pyspark.sql.variant_utils import VariantUtils
 
     context = TaskContext.get()
-    zone = (context.getLocalProperty(_ZONE) if context else None) or _local_zone()
-    return JsonStyle(zone, lambda value, metadata: str(VariantUtils.to_json(value, metadata, zone)))
+    said = context.getLocalProperty if context else dict[str, str]().get
+    zone = said(_ZONE) or _local_zone()
+
+    def variant(value: bytes, metadata: bytes) -> str:
+        with localcontext() as digits:
+            digits.prec = 2 * _DECIMAL_DIGITS  # PySpark multiplies: with Python's 28 digits it would round
+            return str(VariantUtils.to_json(value, metadata, zone))
+
+    return JsonStyle(zone, variant, said(_IGNORE_NULLS) == "false")
 
 
 def _local_zone() -> str:
@@ -283,9 +313,8 @@ def _local_zone() -> str:
 def publish(plan: Plan, write_id: str, messages: Sequence[WriterCommitMessage | None], previous: str | None) -> None:
     staged = sorted([m for m in messages if isinstance(m, Staged)], key=lambda m: m.partition)
     parts = [Part(m.name, m.chunks, m.rows, m.rejected, m.parts) for m in staged if m.rows or m.rejected]
-    terms = Terms(
-        plan.max_waiting, plan.max_wait, plan.quarantine, None if previous is None else _STREAM_KEEP, previous
-    )
+    keep = None if previous is None else _STREAM_KEEP
+    terms = Terms(plan.max_waiting, plan.max_wait, plan.quarantine, plan.given, keep, previous)
     with opened(plan.url, plan.token) as store:
         commit(store, write_id, Manifest(plan.root, parts), terms)
 

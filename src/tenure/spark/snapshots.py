@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from tenure.api.store import Store
 from tenure.bulk import snapshot_locations
 from tenure.bulk.live_ranges import LIVE
@@ -16,14 +18,14 @@ from tenure.model.snapshot import SnapshotInfo
 from tenure.spark.session import READS, reads_folder
 
 
-def note_taken(url: str, id: str) -> None:
+def note_taken(url: str, id: str, token: str | None = None) -> None:
     """In the process that plans a read: tell the program that made the session of a snapshot, so that it can release
-    it.
+    it, with the token of the read. Only the user of the program may read the folder.
     """
     folder = os.environ.get(READS)
     if folder:
         with contextlib.suppress(OSError):
-            (Path(folder) / id).write_text(url)
+            (Path(folder) / id).write_bytes(msgspec.json.encode((url, token)))
 
 
 def release() -> int:
@@ -34,8 +36,9 @@ def release() -> int:
     """
     dropped = 0
     for note in sorted(reads_folder().iterdir()):
-        with contextlib.suppress(TenureError, OSError):
-            dropped += snapshot_locations.drop(note.read_text(), note.name)
+        with contextlib.suppress(TenureError, OSError, msgspec.MsgspecError):  # the writer may have been killed
+            url, token = msgspec.json.decode(note.read_bytes(), type=tuple[str, str | None])
+            dropped += snapshot_locations.drop(url, note.name, token)
         note.unlink(missing_ok=True)
     return dropped
 

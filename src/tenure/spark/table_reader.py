@@ -111,7 +111,7 @@ class TableReader(DataSourceReader):
         if self._snapshot is None:
             name = f"{snapshot_locations.NAME}-{self._load}"
             place = snapshot_locations.take_once(self._url, self._ttl_ms, name, self._token)
-            note_taken(self._url, place.id)
+            note_taken(self._url, place.id, self._token)
         else:
             place = snapshot_locations.find(self._url, self._snapshot, self._token)
         return [TablePartition(place, self._query, part) for part in place.plan(self._query, self._rows)]
