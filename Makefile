@@ -54,6 +54,7 @@ test-full: setup servers ## the tests that `make test` runs on one store or in o
 CRASH_SIZES = \
 	CRASH_ROUNDS=$${CRASH_ROUNDS:-200} \
 	DAMAGE_FLIPS=$${DAMAGE_FLIPS:-2000} \
+	CUT_STEP=$${CUT_STEP:-1} \
 	WORKER_KILLS=$${WORKER_KILLS:-50} \
 	SITE_PAGES=1000 \
 	SITE_KILLS=10 \
