@@ -34,8 +34,34 @@ def clock_at(phase: int) -> ManualClock:
 PHASES = 3
 
 
+def fill_small(store: Store, phase: int, known: Known) -> None:
+    """As `fill`, with a few rows, so that each byte of the files can be damaged in turn."""
+    name, tenant = QUEUES[0]
+    known["queues"] = [QUEUES[0]]
+    queue = store.queue(name, tenant=tenant)
+    if not phase:
+        queue.configure(Policy(max_attempts=2, backoff=Backoff.fixed(5), retention=86_400))
+    key = f"key {phase}"
+    jobs: list[NewJob | bytes] = [
+        NewJob(b"keyed", key=key, headers={"n": "1"}),
+        NewJob(b"later", delay=3600),
+        b"plain",
+        b"to fail",
+        b"held",
+    ]
+    known.setdefault("keys", []).append([name, tenant, key])
+    known.setdefault("ids", []).extend([name, tenant, queue.enqueue(job).id] for job in jobs)
+    known.setdefault("requests", []).append([name, tenant, f"request {phase}"])
+    _request(store, *known["requests"][-1])
+    claim = queue.claim(limit=3, lease=7200, worker="w1", id=f"claim-{phase}")
+    known.setdefault("claims", []).append([name, tenant, f"claim-{phase}"])
+    queue.ack(claim[0], b"a result")
+    queue.nack(claim[1], "it broke", delay=1000)
+
+
 def fill(store: Store, phase: int, known: Known) -> None:
     """Fill the store in one phase; between phases it is closed and opened again."""
+    known["queues"] = QUEUES
     ids: list[list[str]] = known.setdefault("ids", [])
     if phase == 0:
         store.apply(
@@ -113,7 +139,7 @@ Question = tuple[str, Callable[[], Any]]
 def looks(store: Store, known: Known) -> list[Question]:
     """Queries, which change nothing."""
     asked: list[Question] = []
-    for name, tenant in QUEUES:
+    for name, tenant in known["queues"]:
         queue = store.queue(name, tenant=tenant)
         asked.append((f"counts {tenant}/{name}", queue.counts))
         asked.append((f"policy {tenant}/{name}", queue.policy))
@@ -136,9 +162,10 @@ def looks(store: Store, known: Known) -> list[Question]:
 def verbs(store: Store, known: Known) -> list[Question]:
     """Verbs whose answers depend on the stored rows."""
     asked: list[Question] = []
+    limit = 12 if len(known["queues"]) > 1 else 3
     for name, tenant, claim_id in known["claims"]:
         queue = store.queue(name, tenant=tenant)
-        repeat = partial(_claim, queue, limit=12, lease=7200, worker="w1", id=claim_id)
+        repeat = partial(_claim, queue, limit=limit, lease=7200, worker="w1", id=claim_id)
         asked.append((f"claim again {tenant}/{name} {claim_id}", repeat))
     for name, tenant, key in known["keys"]:
         queue = store.queue(name, tenant=tenant)
@@ -147,7 +174,7 @@ def verbs(store: Store, known: Known) -> list[Question]:
     for name, tenant, request in known["requests"]:
         asked.append((f"request {request}", partial(_request, store, name, tenant, request)))
     asked.append(("a new queue", lambda: _new_queue(store)))
-    for name, tenant in QUEUES:
+    for name, tenant in known["queues"]:
         queue = store.queue(name, tenant=tenant)
         asked.append((f"claim all {tenant}/{name}", partial(_claim, queue, limit=1000, lease=60)))
     return asked

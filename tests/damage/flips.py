@@ -1,6 +1,8 @@
-"""Flips bytes, one at a time, in all files of a small store, and records the outcome of each.
+"""Flips bytes, one at a time, in all files of a small store, and records the outcome of each; or cuts its logs.
 
     python -m tests.damage.flips --count 2000       prints the table
+    python -m tests.damage.flips --every 1          every byte of a smaller store (of `SPARSE` files, every 64th)
+    python -m tests.damage.flips --cut 1            its logs, cut after every byte
 
     refused at open   a typed error on opening
     Corrupt raised    by one of the questions
@@ -29,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,7 +60,15 @@ SHARES = {
 }  # fmt: skip
 
 
+#: Files that the engine writes and does not read when it opens a store.
+SPARSE = ("db/OPTIONS-*", "db/LOG*", "db/lock.mdb")
+#: Files to which the engine appends.
+LOGS = ("db/*.log", "db/MANIFEST-*")
+
+
 class Flip(NamedTuple):
+    """The bits `mask` of the byte at `offset` are flipped; with mask 0, the file ends there."""
+
     file: str
     offset: int
     mask: int
@@ -73,20 +83,21 @@ class Tried(NamedTuple):
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def build(engine: str, folder: Path) -> contents.Known:
+def build(engine: str, folder: Path, small: bool = False) -> contents.Known:
     """Fill a store in several phases; the last ends without closing, so that the log holds rows too."""
     code = "import sys; from tests.damage import flips; flips._build(*sys.argv[1:])"
-    subprocess.run([sys.executable, "-c", code, engine, str(folder)], cwd=ROOT, check=True)
+    fill = "fill_small" if small else "fill"
+    subprocess.run([sys.executable, "-c", code, engine, str(folder), fill], cwd=ROOT, check=True)
     (folder / "data" / "db" / "LOCK").unlink(missing_ok=True)
     known: contents.Known = json.loads((folder / "known.json").read_text())
     return known
 
 
-def _build(engine: str, folder: str) -> None:
+def _build(engine: str, folder: str, fill: str) -> None:
     known: contents.Known = {}
     for phase in range(contents.PHASES):
         store = tenure.open(f"{engine}:{folder}/data", sweep=False, clock=contents.clock_at(phase))
-        contents.fill(store, phase, known)
+        getattr(contents, fill)(store, phase, known)
         if phase < contents.PHASES - 1 or engine != "rocksdb":
             store.close()
     Path(folder, "known.json").write_text(json.dumps(known))
@@ -114,6 +125,23 @@ def sample(engine: str, store: Path, count: int, chance: random.Random) -> list[
     return found[:count]
 
 
+def each_byte(store: Path, step: int, chance: random.Random) -> list[Flip]:
+    """A flip of every `step`-th byte of all files, and of every 64th of those in SPARSE."""
+    found: list[Flip] = []
+    sparse = {path for pattern in SPARSE for path in store.glob(pattern)}
+    for path in sorted(path for path in store.rglob("*") if path.is_file()):
+        name, steps = str(path.relative_to(store)), step * 64 if path in sparse else step
+        found += [Flip(name, at, 1 << chance.randrange(8)) for at in range(0, path.stat().st_size, steps)]
+    return found
+
+
+def cuts(store: Path, step: int, chance: random.Random) -> list[Flip]:
+    """The logs, cut after every `step`-th byte up to the last that is not zero."""
+    files = sorted(path for pattern in LOGS for path in store.glob(pattern))
+    ends = [(str(path.relative_to(store)), len(path.read_bytes().rstrip(b"\0"))) for path in files]
+    return [Flip(name, at, 0) for name, end in ends for at in range(chance.randrange(step), end, step)]
+
+
 def _offset(file: Path, chance: random.Random) -> int:
     size = file.stat().st_size
     if file.name == "data.mdb" and chance.random() < 0.5:
@@ -139,6 +167,9 @@ def copy(source: Path, target: Path, flip: Flip | None) -> None:
         else:
             shutil.copyfile(file, target / name)
     if flip is not None:
+        if not flip.mask:
+            os.truncate(target / flip.file, flip.offset)
+            return
         with (target / flip.file).open("r+b") as damaged:
             damaged.seek(flip.offset)
             (byte,) = damaged.read(1)
@@ -307,16 +338,16 @@ def table(results: dict[str, list[Tried]]) -> str:
 def _kind(engine: str, file: str) -> str:
     from fnmatch import fnmatch
 
-    return next(pattern for pattern in SHARES[engine] if fnmatch(file, pattern)).removeprefix("db/")
+    return next((pattern for pattern in SHARES[engine] if fnmatch(file, pattern)), file).removeprefix("db/")
 
 
-def trial(engine: str, folder: Path, count: int, seed: int) -> list[Tried]:
-    """Build a store and try the flips; assert that the linked files did not change."""
+def trial(engine: str, folder: Path, choose: Callable[[Path], list[Flip]], *, small: bool = False) -> list[Tried]:
+    """Build a store and try the flips that `choose(store)` returns; assert that the linked files did not change."""
     folder.mkdir(parents=True, exist_ok=True)
-    build(engine, folder)
+    build(engine, folder, small)
     store = folder / "data"
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    tried = run(engine, folder, sample(engine, store, count, random.Random(seed)))
+    tried = run(engine, folder, choose(store))
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
     return tried
 
@@ -333,6 +364,8 @@ def _folder(given: str | None) -> Iterator[Path]:
 def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     options.add_argument("--count", type=int, default=2000, help="flips in all, half of them on each engine")
+    options.add_argument("--every", type=int, metavar="N", help="flip every N-th byte of a smaller store's files")
+    options.add_argument("--cut", type=int, metavar="N", help="cut a smaller store's logs after every N-th byte")
     options.add_argument("--seed", type=int, default=None)
     options.add_argument("--engine", choices=list(SHARES), action="append")
     options.add_argument("--folder", help="where to work; a temporary folder if not given")
@@ -344,7 +377,13 @@ def main() -> int:
     results = {}
     with _folder(given.folder) as folder:
         for engine in engines:
-            results[engine] = trial(engine, folder / engine, given.count // len(engines), seed)
+            chance = random.Random(seed)
+            choose = (
+                partial(each_byte, step=given.every, chance=chance) if given.every
+                else partial(cuts, step=given.cut, chance=chance) if given.cut
+                else partial(sample, engine, count=given.count // len(engines), chance=chance)
+            )  # fmt: skip
+            results[engine] = trial(engine, folder / engine, choose, small=bool(given.every or given.cut))
     print(table(results))
     every = [one for tried in results.values() for one in tried]
     wrong = [one for one in every if one.outcome in WRONG]

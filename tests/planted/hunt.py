@@ -38,6 +38,8 @@ def planted(bug: Bug, folder: Path) -> Path:
     """A copy of the sources with the bug in it. Requires: it fits."""
     source = folder / "src"
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "static"))
+    static = Path("tenure", "server", "dashboard", "static")  # large, and the same in each copy
+    (source / static).symlink_to(ROOT / "src" / static)
     file = source / "tenure" / bug.file
     file.write_text(file.read_text().replace(bug.right, bug.wrong))
     return source

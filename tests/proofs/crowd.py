@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tenure
 from tenure import NewJob
@@ -117,12 +118,15 @@ class Crowd:
         return f"{len(self.added)} jobs by {self.calls} calls"
 
 
-def opened(url: str, alive: Callable[[], bool] = lambda: True, timeout: float = 30.0) -> Store:
-    """Open a client as soon as the server runs: `open` itself tries once. `timeout`: how long requests are retried."""
+def opened(url: str, alive: Callable[[], bool] = lambda: True, timeout: float | None = 30.0) -> Store:
+    """Open a client as soon as the server runs: `open` itself tries once. `timeout`: how long requests are retried, by a
+    client that has this setting.
+    """
+    options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return tenure.open(url, sweep=False, timeout=timeout)
+            return tenure.open(url, sweep=False, **options)
         except OpenError:
             if time.monotonic() > until or not alive():
                 raise

@@ -41,6 +41,10 @@ class ServerProcess:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=log, stderr=log)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def open(self) -> Store:
         return opened(self.url, timeout=PATIENCE)  # a server may start slowly
 

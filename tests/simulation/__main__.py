@@ -21,7 +21,7 @@ from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.simulation.batch import Tally, simulate
+from tests.simulation.batch import Tally, leave_interrupts, simulate
 from tests.simulation.record import Record
 from tests.simulation.shrinking import failure_of, shrunk
 from tests.simulation.world import STEPS, History
@@ -36,23 +36,30 @@ def _chunks(first: int, histories: int | None) -> Iterator[range]:
         yield range(begin, begin + _CHUNK if histories is None else min(begin + _CHUNK, first + histories))
 
 
-def run(first: int, histories: int | None, seconds: float | None, processes: int, record: Record) -> None:
-    """Run histories until the number or the time is reached, or one has failed. Seeds that are recorded are left out."""
+def run(first: int, histories: int | None, seconds: float | None, processes: int, record: Record) -> bool:
+    """Run histories until the number or the time is reached, or one has failed. Seeds that are recorded are left out.
+
+    Ctrl-C begins no more of them, and waits for those that run. Returns False after it.
+    """
     chunks = (seeds for seeds in _chunks(first, histories) if not record.has(seeds))
     until = None if seconds is None else time.monotonic() + seconds
-    with ProcessPoolExecutor(processes, get_context("forkserver")) as pool:
+    with ProcessPoolExecutor(processes, get_context("forkserver"), leave_interrupts) as pool:
         running: dict[Future[Tally], range] = {}
-        failed = False
+        failed = interrupted = False
         while True:
             late = until is not None and time.monotonic() > until
-            while len(running) < 2 * processes and not late and not failed:
+            while len(running) < 2 * processes and not (late or failed or interrupted):
                 seeds = next(chunks, None)
                 if seeds is None:
                     break
                 running[pool.submit(simulate, seeds)] = seeds
             if not running:
-                return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+                return not interrupted
+            try:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt:
+                interrupted = True
+                continue
             for future in done:
                 tally = future.result()
                 record.add(running.pop(future), tally)
@@ -102,7 +109,7 @@ def _carry_out(given: argparse.Namespace) -> int:
         return tell(given.seed, range(STEPS) if given.steps is None else [int(n) for n in given.steps.split(",")])
     histories = given.histories if given.histories is not None or given.seconds is not None else 1000
     began, record = time.monotonic(), Record(given.record)
-    run(given.first, histories, given.seconds, given.processes, record)
+    whole = run(given.first, histories, given.seconds, given.processes, record)
     took, tally = time.monotonic() - began, record.total()
     print(
         f"{tally.histories:,} histories, {tally.steps:,} steps, {tally.events:,} events, {tally.power_cuts:,} power cuts, "
@@ -112,7 +119,9 @@ def _carry_out(given: argparse.Namespace) -> int:
     )
     for seed, failed in tally.failures[:1]:
         explain(seed, failed)
-    return 1 if tally.failures else 0
+    if not whole:
+        print(f"stopped; the same command goes on after what {given.record} records" if given.record else "stopped")
+    return 1 if tally.failures else 0 if whole else 130
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 import time
 from typing import NamedTuple
 
@@ -31,6 +32,11 @@ class Tally(NamedTuple):
 
     def plus(self, other: Tally) -> Tally:
         return Tally(*(a + b for a, b in zip(self, other, strict=True)))  # type: ignore[operator]  # numbers and tuples
+
+
+def leave_interrupts() -> None:
+    """A terminal sends Ctrl-C to all processes: only the first one decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def simulate(seeds: range) -> Tally:

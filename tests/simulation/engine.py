@@ -48,12 +48,12 @@ class SmallTable(dict[bytes, bytes]):
     def __setitem__(self, key: bytes, value: bytes) -> None:
         if key not in self:
             insort(self._sorted, key)
-        super().__setitem__(key, value)
+        dict.__setitem__(self, key, value)
 
     def pop(self, key: bytes, default: bytes | None = None) -> bytes | None:  # type: ignore[override]  # never without one
         if key in self:
             del self._sorted[bisect_left(self._sorted, key)]
-        return super().pop(key, default)
+        return dict.pop(self, key, default)
 
     def peekitem(self, place: int) -> tuple[bytes, bytes]:
         key = self._sorted[place]
@@ -211,11 +211,11 @@ class FaultyEngine(MemoryEngine):
         groups = [decode_group(value).leased for key, value in rows if key.startswith(queue.to_bytes(4, "big"))]
         return found, max(groups, default=0)
 
-    def journal_from(self, number: int, durable: bool = True) -> list[tuple[bytes, bytes]]:
-        """The rows of the journal from this commit on: only durable ones, or all."""
+    def journal_from(self, number: int, durable: bool = True) -> list[tuple[int, bytes]]:
+        """The rows of the journal from this commit on, by number: only durable ones, or all."""
         table = self._tables[JOURNAL]
-        last = commit(self.durable_to) if durable else None
-        return [(key, table[key]) for key in table.irange(commit(number), last)]
+        end = self.durable_to + 1 if durable else self._next_commit()
+        return [(at, table[commit(at)]) for at in range(number, end)]
 
 
 class _ThrownAway(Exception):

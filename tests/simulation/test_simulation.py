@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,3 +159,20 @@ def test_a_recorded_run_goes_on_where_it_was_stopped(tmp_path: Path, capsys: pyt
     assert main(["--histories", "2", "--record", str(file), "--processes", "1"]) == 0
     assert capsys.readouterr().out.startswith("2 histories, 400 steps")
     assert len(file.read_text().splitlines()) == 1, "its seeds were run again"
+
+
+def test_a_recorded_run_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of a terminal: what runs is finished and recorded, and the totals are printed."""
+    file = tmp_path / "runs.jsonl"
+    command = [sys.executable, "-m", "tests.simulation", "--processes", "1", "--record", str(file), "--histories"]
+    started = subprocess.Popen([*command, "1000000"], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    while not file.exists() and started.poll() is None:
+        time.sleep(0.01)
+    os.killpg(started.pid, signal.SIGINT)
+    said, _ = started.communicate()
+    assert started.returncode == 130
+    assert f"the same command goes on after what {file} records" in said
+    done = Record(file).total().histories
+    assert said.startswith(f"{done} histories")
+    again = subprocess.run([*command, str(done + 1)], stdout=subprocess.PIPE, text=True, check=True)
+    assert again.stdout.startswith(f"{done + 1} histories")

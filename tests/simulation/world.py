@@ -19,7 +19,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from unittest.mock import patch
 from zlib import crc32
 
@@ -41,7 +41,6 @@ from tenure.model.lifecycle import Change
 from tenure.model.names import QueueName
 from tenure.model.specification import Trace
 from tenure.storage import records
-from tenure.storage.keyspace import split_commit
 from tests.simulation.engine import Fate, FaultyEngine, PowerCut
 from tests.simulation.linearizability import Call, explained
 
@@ -50,6 +49,9 @@ STEPS = 200
 _MASK = (1 << 64) - 1
 _QUEUES = (QueueName("default", "a"), QueueName("default", "b"))
 _PURGED = ("dead", "done", "ready", "scheduled")
+#: The states of a job at the end of a history, and more jobs than it has.
+_ENDS = ("blocked", "done", "dead")
+_ALL = 10_000
 _STEP_NAMES = ("charge", "approval")
 _SETTLES = ("ack", "ack", "ack", "nack", "nack", "fail", "release", "snooze")
 #: How long a request's outcome is kept at least.
@@ -77,13 +79,14 @@ class Dice:
         return (self._state >> 33) % bound
 
     def pick(self, among: Sequence[T]) -> T:
-        return among[self.below(len(among))]
+        self._state = (self._state * 6364136223846793005 + 1442695040888963407) & _MASK
+        return among[(self._state >> 33) % len(among)]
 
     def bytes(self, count: int) -> bytes:
         return b"".join(self.below(1 << 31).to_bytes(4, "big") for _ in range(0, count, 4))[:count]
 
 
-class Held(NamedTuple):
+class Held(msgspec.Struct):
     """A delivery of a worker, live or expired."""
 
     queue: QueueName
@@ -91,7 +94,7 @@ class Held(NamedTuple):
     lease_ms: int
 
 
-class Unanswered(NamedTuple):
+class Unanswered(msgspec.Struct):
     """A call whose answer was lost. Its caller may repeat it with the same request id."""
 
     queue: QueueName
@@ -124,11 +127,10 @@ class History:
         self._flowing = not Dice(seed ^ 0xF10).below(3)
         # Some histories leave out some faults. With groups no read is damaged: a job whose row is damaged leaves its
         # group's index row behind, which only `check` finds.
-        self._fates = tuple(
-            fate
-            for fate, share in _FAULTS[self.scope]
-            for _ in range(share if dice.below(4) and not (grouped and fate == "damaged") else 0)
-        )
+        self._fates: list[Fate] = []
+        for fate, share in _FAULTS[self.scope]:
+            if dice.below(4) and not (grouped and fate == "damaged"):
+                self._fates += [fate] * share
         self._numbers: Iterator[int] = iter(numbers)
         self._calm = True
         self._depth = 0
@@ -159,6 +161,9 @@ class History:
         #: By queue: max_leased of the queue, and of each of its groups.
         self._limits: list[tuple[int | None, int | None]] = []
         self._stores: list[Store] = []
+        #: By store: a handle for each queue. And the store's time.
+        self._queues: list[dict[QueueName, Queue]] = []
+        self._now: Callable[[], int] = self._clock.wall_ms
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -221,6 +226,8 @@ class History:
         for place in range(2 if self.scope == "host" else 1):
             self._engine.alone = not place
             self._stores.append(Store(EmbeddedBackend(self._engine, "memory:", self._clock)))
+        self._queues = [{name: store.queue(name.queue) for name in _QUEUES} for store in self._stores]
+        self._now = self._stores[0].backend.now_ms
 
     def _power_cut(self) -> None:
         rows = self._engine.journal_from(self._engine.durable_to + 1, durable=False)
@@ -233,8 +240,8 @@ class History:
             self._clock.step(self._dice.pick((-3600, -7, 9, 3600)))
         self._open()
         self._engine.sync()
-        for key, value in rows:
-            for event in records.decode_journal(value, split_commit(key)).events:
+        for commit, value in rows:
+            for event in records.decode_journal(value, commit).events:
                 if event.change == Change.CLAIMED:
                     self._forget_claim(event.job, event.lease.hex(), event.token)
         self._calm = False
@@ -255,19 +262,18 @@ class History:
         """Check the journal's new events with the specification."""
         if self._engine.durable_to < self._next_commit:
             return
-        for key, value in self._engine.journal_from(self._next_commit):
-            commit = split_commit(key)
+        for commit, value in self._engine.journal_from(self._next_commit):
             self.journal = crc32(value, self.journal)
-            row = records.decode_journal(value, commit)
-            for index, event in enumerate(row.events):
-                place = EventPosition(commit, index, row.header.first_number + index, row.header.time_ms)
+            header, events, _ = records.decode_journal(value, commit)
+            for index, event in enumerate(events):
+                place = EventPosition(commit, index, header.first_number + index, header.time_ms)
                 seen = public_event(event, place, _QUEUES[event.queue - 1], b"")
                 why = self._trace.take(seen)
                 if why is not None:
                     raise Violation(f"the journal departs from the specification at {seen}: {why}")
                 if self._flowing and (seen.type in ("claimed", "done", "died") or seen.state == "gone"):
                     self._story.append(seen)
-            self.events += row.header.events
+            self.events += header.events
             self._next_commit = commit + 1
         self._judge_limits()
 
@@ -285,9 +291,6 @@ class History:
         if self.log is not None:
             self.log.append(f"{self._number:>4} {'  ' * self._depth}{self._now() % 100_000_000:>9} ms  {line}")
 
-    def _now(self) -> int:
-        return self._stores[0].backend.now_ms()
-
     # ── calls, and what their callers are told ───────────────────────────────────────────────────────────────────────
 
     def _call(
@@ -303,9 +306,10 @@ class History:
         self._ask(Unanswered(name, request, run, answered, self._moment, self._now(), verb), verb)
 
     def _ask(self, call: Unanswered, verb: str) -> None:
-        store = self._dice.pick(self._stores)
-        queue = store.queue(call.queue.queue)
+        place = self._dice.below(len(self._stores))
+        queue = self._queues[place][call.queue]
         if call.request:
+            store = self._stores[place]
             queue = Queue(store.backend.once(call.request), store._telemetry, call.queue)
         answer, result = "unknown", None
         try:
@@ -550,7 +554,7 @@ class History:
         name, job = self._dice.pick(self._jobs[-20:])
         self._moment += 1
         begin, from_ms = self._moment, self._now()
-        queue = self._dice.pick(self._stores).queue(name.queue)
+        queue = self._dice.pick(self._queues)[name]
         seen = queue.get(job.hex())
         if seen is not None and self._signalling:
             self._look_at_steps(job, queue)
@@ -631,7 +635,7 @@ class History:
             call.answered("unknown", None, call.begin, call.from_ms)
         store = self._stores[0]
         self._check(store)
-        queues = [store.queue(name.queue) for name in _QUEUES]
+        queues = list(self._queues[0].values())
         for queue in queues:
             queue.resume()
         idle = 0
@@ -639,26 +643,26 @@ class History:
             self._clock.advance(1800)
             # A round may only expire leases, whose jobs then wait for their backoff: the next round claims them.
             idle = 0 if sum([self._drain(queue) for queue in queues]) else idle + 1
-            if idle == 2:
+            counts = [queue.counts() for queue in queues]
+            if idle == 2 or not any(left.waiting or left.leased for left in counts):
                 break
         else:
             raise Violation("jobs come back for ever")
         self._engine.sync()
         self._follow()
-        for name, queue in zip(_QUEUES, queues, strict=True):
-            left = queue.counts()
+        for name, left in zip(_QUEUES, counts, strict=True):
             if left.waiting or left.leased:
                 raise Violation(
                     f"{left.waiting} jobs of {name.queue} wait and {left.leased} are held, and none can be had"
                 )
-            if left.blocked and not any(queue.counts().dead for queue in queues):
+            if left.blocked and not any(of.dead for of in counts):
                 raise Violation(f"{left.blocked} jobs of {name.queue} are blocked, and every other has ended well")
             if left.enqueued != left.blocked + left.done + left.dead + left.removed:
                 raise Violation(f"jobs of {name.queue} are lost: {left}")
         if not self._seed % 4:  # the check above saw this store with jobs in every state; now all of them have ended
             self._check(store)
         self._judge_flows()
-        self._judge(store)
+        self._judge()
 
     def _check(self, store: Store) -> None:
         report = store.check()
@@ -700,17 +704,17 @@ class History:
             else:
                 ended.setdefault(job, event.type)
 
-    def _judge(self, store: Store) -> None:
+    def _judge(self) -> None:
         """Check that the answers about each job are linearizable, and that no job is blocked for ever."""
+        queues, now = self._queues[0], self._now()
+        left = {job.id: job for queue in queues.values() for state in _ENDS for job in queue.list(state, limit=_ALL)}
         states: dict[str, str] = {}
-        queues = {name: store.queue(name.queue) for name in _QUEUES}
-        now = self._now()
-        for name, job in self._jobs:
+        for _, job in self._jobs:
             self._moment += 2
             job_id = job.hex()
-            seen = queues[name].get(job_id)
+            seen = left.get(job_id)
             states[job_id] = "gone" if seen is None else seen.state
-            told = None if seen is None else (_stored(seen.state), seen.token)
+            told = None if seen is None else (seen.state, seen.token)
             self._calls[job].append(Call("get", self._moment - 1, self._moment, now, now, told))
         for child, (parents, policy) in self._parents.items():
             dead = [states.get(parent) == "dead" for parent in parents]

@@ -64,11 +64,11 @@ def public_event(event: StoredEvent, position: EventPosition, name: QueueName, t
         index=position.index,
         number=position.number,
         time_ms=position.time_ms,
-        type=_CHANGES.get(event.change, f"type_{event.change}"),
+        type=_CHANGES.get(event.change) or f"type_{event.change}",
         tenant=name.tenant,
         queue=name.queue,
         job_id=event.job.hex() if job else None,
-        state=_STATES.get(event.state, str(event.state)) if job else None,
+        state=_STATES.get(event.state) or str(event.state) if job else None,
         priority=event.priority,
         attempt=event.attempt,
         max_attempts=event.max_attempts,
@@ -76,14 +76,12 @@ def public_event(event: StoredEvent, position: EventPosition, name: QueueName, t
         lease_id=event.lease.hex() if event.lease != NO_ID else None,
         at_ms=event.at_ms if event.change in _TIMED else None,
         reason=Reason(event.reason).name.lower() if event.reason in (1, 2) else None,
-        text=_text(event.change, text),
+        text=_text(event.change, text) if text else None,
         previous=divmod(event.previous, 1 << _REF_BITS) if event.previous else None,
     )
 
 
-def _text(change: int, raw: bytes) -> str | None:
-    if not raw:
-        return None
+def _text(change: int, raw: bytes) -> str:
     if change in (Change.QUEUE_CREATED, Change.QUEUE_CONFIGURED):
         return msgspec.json.encode(msgspec.msgpack.decode(raw)).decode()
     return raw.decode("utf-8", "replace")

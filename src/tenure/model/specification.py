@@ -14,6 +14,7 @@ from the first event left, and is checked from there on. Memory: one entry for e
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from tenure.model.event import Event
@@ -99,6 +100,10 @@ class _Job(NamedTuple):
     lease: str | None
     place: tuple[int, int]
     time_ms: int
+
+
+#: Makes a `_Job` of all its fields, without a Python call.
+_job = partial(tuple.__new__, _Job)
 
 
 class _Lease(NamedTuple):
@@ -273,16 +278,10 @@ class Trace:
             claimed = event.type == "claimed"
             self._hold(event.lease_id, event.at_ms if claimed else None, event.time_ms)
         visible = event.at_ms if after is State.WAITING else None if before is None else before.visible_ms
-        self._jobs[name] = _Job(
-            after,
-            event.token,
-            event.attempt,
-            event.max_attempts,
-            event.priority,
-            visible,
-            event.lease_id,
-            (event.commit, event.index),
-            event.time_ms,
+        fixed = event.max_attempts, event.priority
+        place = event.commit, event.index
+        self._jobs[name] = _job(
+            (after, event.token, event.attempt, *fixed, visible, event.lease_id, place, event.time_ms)
         )
 
 

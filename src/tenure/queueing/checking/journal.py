@@ -14,9 +14,11 @@ from tenure.queueing.checking.survey import Fault, Survey
 from tenure.queueing.journal import bounds
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
-from tenure.storage.records import EventRecord, JournalRow, StateRecord
+from tenure.storage.records import EventRecord, StateRecord
 
 _GONE = int(State.GONE)
+#: Events whose jobs' states are read together.
+_AT_ONCE = 1000
 
 
 def check(survey: Survey) -> None:
@@ -24,6 +26,7 @@ def check(survey: Survey) -> None:
     oldest, _ = bounds(survey.reader)
     commit, number, time_ms = oldest - 1, 0, 0
     for rows in survey.rows(keyspace.JOURNAL, 200):
+        events: list[tuple[int, EventRecord]] = []
         for key, value in rows:
             at = keyspace.split_commit(key)
             if at != commit + 1:
@@ -43,7 +46,12 @@ def check(survey: Survey) -> None:
             number = row.header.first_number + row.header.events
             time_ms = row.header.time_ms
             survey.events += row.header.events
-            replay.take(at, row)
+            first = records.event_ref(at, 0)
+            events += [(first + index, event) for index, event in enumerate(row.events) if event.job != NO_ID]
+            if len(events) >= _AT_ONCE:
+                replay.take(events)
+                events = []
+        replay.take(events)
         survey.say()
     replay.finish(oldest)
 
@@ -58,23 +66,18 @@ class _Replay:
         #: A row is missing or damaged: the counts are not conclusive.
         self.broken = False
 
-    def take(self, commit: int, row: JournalRow) -> None:
-        jobs = [(index, event) for index, event in enumerate(row.events) if event.job != NO_ID]
-        keys = [keyspace.of_queue(event.queue, event.job) for _, event in jobs]
-        for (index, event), raw in zip(jobs, get_each(self._reader, keyspace.STATE, keys), strict=True):
-            if raw is None:
+    def take(self, events: list[tuple[int, EventRecord]]) -> None:
+        """Read the next events of jobs, each with its reference."""
+        keys = [keyspace.of_queue(event.queue, event.job) for _, event in events]
+        rows = get_each(self._reader, keyspace.STATE, keys)
+        states = records.decode_states(rows, [event.job for _, event in events])
+        for (ref, event), state in zip(events, states, strict=True):
+            if state is None:
                 if event.state == _GONE:
                     self._unended.pop((event.queue, event.job), None)
                 else:
-                    self._unended[event.queue, event.job] = records.event_ref(commit, index)
-                continue
-            if isinstance(raw, Corrupt):
-                continue
-            try:
-                state = records.decode_state(raw, event.job)
-            except Corrupt:
-                continue
-            if state.last_event == records.event_ref(commit, index):
+                    self._unended[event.queue, event.job] = ref
+            elif not isinstance(state, Corrupt) and state.last_event == ref:
                 self._ends_seen += 1
                 wrong = _differs(event, state)
                 if wrong:

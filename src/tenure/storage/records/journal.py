@@ -99,7 +99,7 @@ def alike_events(event: bytes, jobs: bytes) -> bytes:
 
 def rebase_journal(value: bytes, first_number: int, time_ms: int, previous: Callable[[int], int]) -> bytes:
     """The row with another first number and time; `previous` maps each event's reference to its preceding event."""
-    body = bytearray(_unsealed("a journal row", value))
+    body = bytearray(_unsealed(None, value))
     version, reserved, events, _, _ = _JOURNAL.unpack_from(body)
     _JOURNAL.pack_into(body, 0, version, reserved, events, first_number, time_ms)
     if version == V2:
@@ -120,13 +120,13 @@ def decode_journal_header(value: bytes) -> JournalHeader:
 
 
 def decode_journal(value: bytes, commit: int) -> JournalRow:
-    body = _unsealed(f"journal row {commit}", value)
-    header = JournalHeader(*_JOURNAL.unpack_from(body)[2:])
+    body = _unsealed(commit, value)
+    header = new_tuple(JournalHeader, _JOURNAL.unpack_from(body)[2:])
     if body[0] == V2:
         return _decode_alike(header, body, commit)
     end = _JOURNAL.size + header.events * EVENT_BYTES
     try:
-        events = [EventRecord._make(fields) for fields in _EVENT.iter_unpack(body[_JOURNAL.size : end])]
+        events = [new_tuple(EventRecord, fields) for fields in _EVENT.iter_unpack(body[_JOURNAL.size : end])]
     except StructError:
         events = []
     if len(events) != header.events:
@@ -144,11 +144,13 @@ def _decode_alike(header: JournalHeader, body: bytes, commit: int) -> JournalRow
     return JournalRow(header, [new_tuple(EventRecord, (*before, job, *after)) for job in jobs], b"")
 
 
-def _unsealed(what: str, value: bytes) -> bytes:
-    """The row without its CRC. Raises Corrupt if it is damaged, or of another version."""
+def _unsealed(commit: int | None, value: bytes) -> bytes:
+    """The row without its CRC. Raises Corrupt, which names the row's number if it is given, if it is damaged, or of
+    another version.
+    """
     body = value[:-4]
     if len(body) < _JOURNAL.size or crc32_held(body) != int.from_bytes(value[-4:], "big") or body[0] not in (V1, V2):
-        raise damaged(what, value)
+        raise damaged("a journal row" if commit is None else f"journal row {commit}", value)
     return body
 
 
