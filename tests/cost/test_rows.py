@@ -327,6 +327,23 @@ def test_a_claim_of_one_costs_the_same_among_2000_groups_as_among_20(make: Made)
 
 
 @engines
+def test_an_ack_of_a_job_that_has_a_group_reads_no_row_of_the_job_but_its_state(make: Made) -> None:
+    """The claim has read the group's name. A store that is opened anew reads it from the job's row."""
+    made = make()
+    queue = made.store.queue("work")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+    queue.enqueue_many([NewJob(b"x", group=f"g{n % 2}") for n in range(4)])
+    queue.ack(queue.claim()[0])
+    delivery = queue.claim()[0]
+    work = cost(made, lambda: queue.ack(delivery))
+    assert work.of(JOBS) == {"deleted": 1}
+    assert queue.groups().groups
+    for _ in range(2):
+        queue.ack(queue.claim()[0])
+    assert not queue.groups().groups
+
+
+@engines
 def test_a_changed_policy_costs_the_same_with_500_groups_as_with_20(make: Made) -> None:
     """Later claims revise the groups, some in each transaction."""
     works = []

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tenure
-from tenure import NewJob
+from tenure import GroupPolicy, NewJob, Policy
 from tenure.storage import keyspace
 from tenure.storage.engine import Row, Snapshot
-from tenure.storage.engines.rocksdb import RocksEngine
+from tenure.storage.engines.rocksdb import RocksEngine, iterators
 from tenure.storage.engines.rocksdb import engine as rocks_engine
 from tenure.storage.engines.rocksdb import memory as rocks_memory
 from tenure.storage.scan_heads import KEPT_AHEAD, ScanHeads
@@ -124,10 +124,22 @@ def test_the_front_of_due(engine: Any, story: list[Any]) -> None:
     follow(engine, keyspace.DUE, story)
 
 
-written = st.tuples(st.just("write"), st.lists(ready_keys, max_size=4), st.lists(ready_keys, max_size=2))
-cleared = st.tuples(st.just("clear"), ready_keys, ready_keys)
-added = st.tuples(st.just("add"), ready_keys)
-taken = st.tuples(st.just("take"), ready_ranges | whole_tiers, st.sampled_from([1, 1, 2, 5]), st.booleans())
+def works(keys: Any, ranges: Any) -> Any:
+    written = st.tuples(st.just("write"), st.lists(keys, max_size=4), st.lists(keys, max_size=2))
+    cleared = st.tuples(st.just("clear"), keys, keys)
+    added = st.tuples(st.just("add"), keys)
+    taken = st.tuples(st.just("take"), ranges, st.sampled_from([1, 1, 2, 5]), st.booleans())
+    return st.lists(st.one_of(written, added, added, taken, taken, taken, cleared), max_size=40)
+
+
+#: Few groups and many times: more keys than are kept of a group.
+group_keys = st.builds(
+    keyspace.group_ready, st.just(1), st.sampled_from([bytes(16), b"\xff" * 16]), st.just(4), st.integers(0, 9),
+    st.just(bytes(16)),
+)  # fmt: skip
+group_tiers = st.sampled_from([bytes(16), b"\xff" * 16]).map(
+    lambda group: (keyspace.group_tier(1, group, 4), keyspace.group_tier(1, group, 5))
+)
 
 
 def _take(tx: Any, space: int, prefix: bytes, end: bytes, limit: int, consume: bool) -> list[bytes]:
@@ -138,10 +150,21 @@ def _take(tx: Any, space: int, prefix: bytes, end: bytes, limit: int, consume: b
 
 
 @patient
-@given(st.lists(st.one_of(written, added, added, taken, taken, taken, cleared), max_size=40))
+@given(works(ready_keys, ready_ranges | whole_tiers))
 def test_keys_read_ahead_are_correct(engine: Any, story: list[Any]) -> None:
     """The first key of a front is correct after any writes and deletes."""
-    space = keyspace.READY
+    take_and_write(engine, keyspace.READY, story)
+
+
+@patient
+@given(works(group_keys, group_tiers))
+def test_the_few_keys_read_ahead_of_a_group_are_correct(engine: Any, story: list[Any]) -> None:
+    take_and_write(engine, keyspace.GROUP_READY, story)
+    heads = engine._memory.heads[keyspace.GROUP_READY]
+    assert all(len(front.ahead) <= 4 for front in heads.fronts.values())
+
+
+def take_and_write(engine: Any, space: int, story: list[Any]) -> None:
     engine.transact(lambda tx: tx.delete_range(space, b"", keyspace.LAST))
     rows: set[bytes] = set()
     for what, *how in story:
@@ -253,6 +276,26 @@ def test_no_more_counters_are_kept_than_may_be(tmp_path: Path, monkeypatch: pyte
         assert len(driver_of(store)._memory.counts) <= 20
         assert [store.queue(f"q{number}").counts().ready for number in range(20)] == [2] * 20
         assert store.check().clean
+
+
+def test_most_claims_of_a_group_open_no_iterator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = 0
+
+    def until(end: bytes) -> Any:
+        nonlocal opened
+        opened += 1
+        return iterators.until(end)
+
+    with tenure.open(f"rocksdb:{tmp_path}/data", sweep=False, listen=False) as store:
+        queue = store.queue("q")
+        queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+        queue.enqueue_many([NewJob(b"x", group=f"g{n % 10}") for n in range(40)])
+        for _ in range(10):
+            queue.ack(queue.claim()[0])
+        monkeypatch.setattr("tenure.storage.engines.rocksdb.reader.until", until)
+        for _ in range(30):
+            queue.ack(queue.claim()[0])
+        assert opened <= 10
 
 
 def test_no_more_fronts_are_remembered_than_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

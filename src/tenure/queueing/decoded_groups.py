@@ -1,18 +1,22 @@
-"""The rows of groups that were read or written last, decoded: a claim's group is asked for again by the ack."""
+"""What a claim reads about groups, kept for the ack: rows of groups, decoded, and the groups of jobs."""
 
 from __future__ import annotations
 
 from tenure.storage.records import GroupRecord, decode_group
 
-#: Of so many groups: as many as there are group names whose digests are kept.
+#: Of so many groups, and so many jobs: as many as there are group names whose digests are kept.
 _MOST = 20_000
 
 
 class DecodedGroups:
-    """Kept in memory, never stored. Each answers only for the bytes that it was decoded from, so none is ever outdated."""
+    """Kept in memory, never stored. A row answers only for the bytes that it was decoded from, so none is ever outdated;
+    a job's group never changes.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[bytes, GroupRecord]] = {}
+        #: Names of groups, by job.
+        self._claimed: dict[bytes, bytes] = {}
 
     def decoded(self, key: bytes, raw: bytes | None) -> GroupRecord | None:
         """What the row of this key says; None if there is no row. Raises Corrupt."""
@@ -31,3 +35,14 @@ class DecodedGroups:
         if len(known) >= _MOST:
             known.clear()
         known[key] = raw, record
+
+    def claimed(self, job: bytes, name: bytes) -> None:
+        """A claim takes this job, of the group of this name."""
+        claimed = self._claimed
+        if len(claimed) >= _MOST:
+            claimed.clear()
+        claimed[job] = name
+
+    def of_claimed(self, job: bytes) -> bytes | None:
+        """The name of the group of a job that was claimed; None: not known. Known once: a lease ends once."""
+        return self._claimed.pop(job, None)

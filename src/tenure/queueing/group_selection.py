@@ -26,6 +26,7 @@ from tenure.model.lease import ClaimRequest
 from tenure.model.rate import Rate
 from tenure.queueing import groups, turns
 from tenure.queueing.grant import Together
+from tenure.queueing.groups import GroupChange
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.selection import Selected, Selection, read_rows
 from tenure.queueing.turns import InTurn, Sub
@@ -41,6 +42,8 @@ _IN_VAIN = 500
 _MOST = 256
 #: Where those stand that a claim has served, in the order of their last job.
 _SERVED = 1 << 40
+#: More jobs than any group takes.
+_NO_LIMIT = 1 << 62
 _TIER, _READY_VISIBLE = 4, slice(5, 13)  # where a ready key holds its tier and the time
 _VISIBLE, _VISIBLE_AND_JOB = slice(21, 29), slice(21, 45)  # where a group_ready key holds the time and the job
 #: The tier of a job that has a group, in `ready`: by that in `group_ready`.
@@ -81,58 +84,48 @@ def select(
     return selecting.found
 
 
-class _Limits:
+class _Limits(msgspec.Struct, eq=False):
     """What a group may still take, in this claim, of all priorities together."""
 
-    __slots__ = ("_full_at", "_now", "_rate", "_slots", "record", "taken")
-
-    def __init__(self, policy: GroupPolicy, record: GroupRecord, now_ms: int) -> None:
-        self.record = record
-        self.taken = 0
-        self._now = now_ms
-        self._slots = None if policy.max_leased is None else policy.max_leased - record.leased
-        self._rate = policy.rate if isinstance(policy.rate, Rate) else None
-        self._full_at = record.full_at_ns
-
-    @property
-    def full(self) -> bool:
-        """It has as many leased jobs as it may have."""
-        return self._slots is not None and self.taken >= self._slots
-
-    @property
-    def room(self) -> bool:
-        return not self.full and (self._rate is None or self.taken < self._rate.free(self._full_at, self._now))
-
-    def fills(self, count: int) -> bool:
-        """Whether it has as many leased jobs as it may have, once it takes so many more."""
-        return self._slots is not None and self.taken + count >= self._slots
-
-    def at_most(self, count: int) -> int:
-        """How many of so many jobs it may still take."""
-        if self._slots is not None:
-            count = min(count, self._slots - self.taken)
-        if self._rate is not None:
-            count = min(count, self._rate.free(self._full_at, self._now) - self.taken)
-        return max(0, count)
+    now_ms: int
+    #: As they were before this claim: the jobs that wait, and when the bucket of the rate is full again.
+    waiting: int
+    full_before_ns: int
+    rate: Rate | None
+    #: How many jobs it may have leased besides those that are; and how many it may take, by its rate, too.
+    slots: int
+    most: int
+    taken: int = 0
 
     def full_at_ns(self) -> int | None:
         """When its bucket is full again, after what was taken; None: nothing was taken by a rate."""
-        if self._rate is None or not self.taken:
+        if self.rate is None or not self.taken:
             return None
-        return self._rate.take(self._full_at, self._now, self.taken)
+        return self.rate.take(self.full_before_ns, self.now_ms, self.taken)
 
     def opens_at_ms(self) -> int:
         full_at = self.full_at_ns()
-        at = self._full_at if full_at is None else full_at
-        return self._now if self._rate is None else max(self._now + 1, self._rate.free_at_ms(at))
+        at = self.full_before_ns if full_at is None else full_at
+        return self.now_ms if self.rate is None else max(self.now_ms + 1, self.rate.free_at_ms(at))
+
+
+def _limits(policy: GroupPolicy, record: GroupRecord, now_ms: int) -> _Limits:
+    _, waiting, leased, full_at_ns, _, _ = record
+    slots = most = _NO_LIMIT if policy.max_leased is None else policy.max_leased - leased
+    rate = policy.rate if isinstance(policy.rate, Rate) else None
+    if rate is not None:
+        most = min(slots, rate.free(full_at_ns, now_ms))
+    return _Limits(now_ms, waiting, full_at_ns, rate, slots, most)
 
 
 class _Member:
     """A group, or the jobs that have none, in the order of one priority."""
 
+    #: None: it has no limits.
     limits: _Limits | None = None
+    #: None: it is the jobs that have no group.
+    change: GroupChange | None = None
     policy = UNLIMITED
-    name = b""
     taken = 0
     #: How many jobs it reads next; and when the one behind those that were read is ready (None: there is none).
     _step = 1
@@ -140,35 +133,40 @@ class _Member:
     #: The segment that its next jobs are in, and how many of them were given; None: it reads rows.
     _segment: StoredSegment | None = None
     _given = 0
+    #: Where its jobs are listed, and where a key there holds the time.
+    _space, _visible = READY, _READY_VISIBLE
 
     def __init__(
-        self, claim: _Selecting, tier: bytes, start: TurnRecord, group: bytes = b"", record: GroupRecord | None = None
+        self, claim: _Selecting, tier: bytes, start: TurnRecord, change: GroupChange | None, record: GroupRecord | None
     ) -> None:
-        """`start`: the place that it is served from; `record`: of a group."""
-        self._claim, self.tier, self._start, self.group = claim, tier, start, group
+        """`start`: the place that it is served from; `change` and `record`: of a group."""
+        self._claim, self.tier, self.start = claim, tier, start
         #: Its place as it is stored.
         self.before: TurnRecord | None = start
         #: Jobs that were read, the next last.
         self.jobs: list[Selected] = []
-        if record is None:
+        if change is None or record is None:
             self._begin, self._end = tier, tier + claim.until
             return
         queue, at = claim.queue, tier[_TIER]
-        self._begin = keyspace.group_tier(queue.number, group, at)
-        self._end = keyspace.group_tier(queue.number, group, at + 1)
-        self.name = name = record.name
-        self.policy = policy = queue.policy.of_group(name.decode())
+        self.change = change
+        self._space, self._visible = GROUP_READY, _VISIBLE
+        self._begin = keyspace.group_tier(queue.number, change.group, at)
+        self._end = keyspace.group_tier(queue.number, change.group, at + 1)
+        self.policy = policy = queue.policy.of_group(change.name.decode())
         if policy.limited:
-            self.limits = claim.limits_of(group, policy, record)
+            self.limits = claim.limits_of(change.group, policy, record)
 
     def next(self) -> Selected | None:
         """Its next ready job."""
-        claim = self._claim
-        while not self.jobs:
-            if self.next_at is None or self.next_at > claim.now or claim.found.passed_over >= claim.inspect:
+        jobs, claim = self.jobs, self._claim
+        while not jobs:
+            next_at = self.next_at
+            if next_at is None or next_at > claim.now or claim.found.passed_over >= claim.inspect:
                 return None
             self._read_on()
-        return self.jobs.pop()
+            jobs = self.jobs
+        return jobs.pop()
 
     def next_part(self, most: int) -> SegmentShare | None:
         """The segment of its next ready jobs, and how many of them it gives now. None: they are stored as rows."""
@@ -176,12 +174,11 @@ class _Member:
         if segment is None or self._given == segment.count:
             if self._step > 1:
                 return None  # it has read rows
-            space = GROUP_READY if self.name else READY
-            segment = claim.unit.tx.next_together(space, self._begin, self._end, claim.limit)
+            segment = claim.unit.tx.next_together(self._space, self._begin, self._end, claim.limit)
             if segment is None or segment.state.visible_at_ms > claim.now:
                 return None
             self._segment, self._given = segment, 0
-            self._begin = segment.before(space) + segment.job + b"\0"
+            self._begin = segment.before(self._space) + segment.job + b"\0"
         count = min(most, segment.count - self._given)
         self._given += count
         return SegmentShare(segment, count)
@@ -193,39 +190,37 @@ class _Member:
         if self._segment is not None and self._step == 1:
             if self._given < self._segment.count:
                 return self._claim.now
-            keys = self._claim.unit.tx.reader.keys(GROUP_READY if self.name else READY, self._begin, self._end, 1)
+            keys = self._claim.keys(self._space, self._begin, self._end, 1)
             self.next_at = self._time(keys[0]) if keys else None
         return self.next_at
 
     def _read_on(self) -> None:
         """Read as many jobs as it was given so far, and one key more, which tells what is left."""
-        claim, count, limits = self._claim, self._step, self.limits
+        claim, count, limits, visible = self._claim, self._step, self.limits, self._visible
         self._step = min(2 * count, _MOST)
-        space = GROUP_READY if self.name else READY
-        if limits is not None and limits.fills(count):
+        if limits is not None and limits.taken + count >= limits.slots:
             # It loses its place, whenever the job behind these is ready: nothing else has to be known of that.
-            rows = claim.unit.tx.reader.keys(space, self._begin, self._end, count)
-            left = 0 if len(rows) == count < limits.record.waiting - limits.taken else None
+            keys = claim.keys(self._space, self._begin, self._end, count)
+            left = 0 if len(keys) == count < limits.waiting - limits.taken else None
         else:
-            rows, left = claim.unit.tx.reader.keys(space, self._begin, self._end, count + 1), None
-        visible, until = _VISIBLE if self.name else _READY_VISIBLE, claim.until
-        keys = rows[:count]
-        if keys and keys[-1][visible] >= until:
-            keys = [key for key in keys if key[visible] < until]
-        self.next_at = self._time(rows[len(keys)]) if len(keys) < len(rows) else left
+            keys, left = claim.keys(self._space, self._begin, self._end, count + 1), None
+            if len(keys) > count:
+                left = self._time(keys.pop())
+        while keys and keys[-1][visible] >= claim.until:
+            left = self._time(keys.pop())
+        self.next_at = left
         if not keys:
             return
         self._begin = keys[-1] + b"\0"
-        self.jobs = claim.read(list(map(self.ready_key, keys)), self.group) if self.name else claim.read(keys)
+        if self.change is None:
+            self.jobs = claim.read(keys)
+        else:
+            begin = self.tier[:_TIER] + _GROUPED_TIERS[self.tier[_TIER]]
+            self.jobs = claim.read([begin + key[_VISIBLE_AND_JOB] for key in keys], self.change.group)
         self.jobs.reverse()
 
     def _time(self, key: bytes) -> int:
-        return int.from_bytes(key[_VISIBLE if self.name else _READY_VISIBLE], "big")
-
-    def ready_key(self, key: bytes) -> bytes:
-        """The row of `ready` that goes with one of `group_ready`."""
-        tier = self.tier
-        return tier[:_TIER] + _GROUPED_TIERS[tier[_TIER]] + key[_VISIBLE_AND_JOB]
+        return int.from_bytes(key[self._visible], "big")
 
     def place(self) -> TurnRecord | None:
         """Its place once the claim is done."""
@@ -233,14 +228,11 @@ class _Member:
         if left is None:
             return None
         limits = self.limits
-        if limits is not None:
-            if limits.full:
-                return None
-            if not limits.room:
-                return turns.parked(self._start, max(left, limits.opens_at_ms()))
+        if limits is not None and limits.taken >= limits.most:
+            return None if limits.taken >= limits.slots else turns.parked(self.start, max(left, limits.opens_at_ms()))
         if left > self._claim.now:
-            return turns.parked(self._start, left)
-        return turns.served(self._start, self.taken, self.policy.weight)
+            return turns.parked(self.start, left)
+        return turns.served(self.start, self.taken, self.policy.weight)
 
 
 def _sub_of_none(queue: int, tier: bytes) -> Sub:
@@ -287,6 +279,7 @@ class _Selecting:
         self.unit, self.queue, self.now, self.until, self.inspect = unit, queue, unit.now, until, inspect
         self.limit = request.limit
         self.found = GroupSelection()
+        self.keys = unit.tx.reader.keys
         self._request = request
         self._members: list[_Member] = []
         self._together = together
@@ -297,7 +290,7 @@ class _Selecting:
     def limits_of(self, group: bytes, policy: GroupPolicy, record: GroupRecord) -> _Limits:
         limits = self._limits.get(group)
         if limits is None:
-            limits = self._limits[group] = _Limits(policy, record, self.now)
+            limits = self._limits[group] = _limits(policy, record, self.now)
         return limits
 
     def read(self, keys: list[bytes], group: bytes = b"") -> list[Selected]:
@@ -331,7 +324,7 @@ class _Selecting:
     def serve(self, tier: bytes, order: InTurn) -> bool:
         """Take the jobs of one priority. False: the claim has what it may have, or has looked at as much as it may."""
         heap = self._newcomer(tier, order)
-        jobs, limit = self.found.jobs, self.limit
+        jobs, limit, most_bytes = self.found.jobs, self.limit, self._request.max_bytes
         while (left := limit - len(jobs) - self._in_parts) > 0:
             # At the same virtual time, one that was not served yet waits for no other: thousands may stand there.
             coming = order.peek()
@@ -348,14 +341,16 @@ class _Selecting:
                 at += count * round(turns.ONE_JOB / member.policy.weight)
                 heappush(heap, _Found(at, _SERVED + self._in_parts, member))
                 continue
-            taken = member.next() if member.limits is None or member.limits.room else None
+            limits = member.limits
+            taken = member.next() if limits is None or limits.taken < limits.most else None
             if taken is None:
                 self._in_vain += 1
                 if self._in_vain > _IN_VAIN or self.found.passed_over >= self.inspect:
                     self.found.again = True
                     return False
                 continue
-            if self._too_large(taken):
+            payload_bytes = taken[3].payload_bytes
+            if most_bytes is not None and jobs and self.found.payload_bytes + payload_bytes > most_bytes:
                 member.jobs.append(taken)
                 return False
             if self._parts:
@@ -363,11 +358,10 @@ class _Selecting:
                 return False
             self._together = False
             jobs.append(taken)
-            _, _, _, record = taken
-            self.found.payload_bytes += record.payload_bytes
+            self.found.payload_bytes += payload_bytes
             member.taken += 1
-            if member.limits is not None:
-                member.limits.taken += 1
+            if limits is not None:
+                limits.taken += 1
             if left == 1:
                 return False
             # At the same virtual time, those that this claim has not served yet come first.
@@ -377,8 +371,9 @@ class _Selecting:
     def _take_part(self, member: _Member, most: int) -> int:
         """Take the member's next jobs of a segment. Returns how many; 0: it has none that are stored together, or no room."""
         limits = member.limits
-        most = most if limits is None else limits.at_most(most)
-        part = member.next_part(most) if most else None
+        if limits is not None:
+            most = min(most, limits.most - limits.taken)
+        part = member.next_part(most) if most > 0 else None
         if part is None:
             return 0
         self._parts.append(part)
@@ -421,34 +416,29 @@ class _Selecting:
             found.together = Together(list(shares.values()), order)
         return fits
 
-    def _too_large(self, job: Selected) -> bool:
-        most, (_, _, _, record) = self._request.max_bytes, job
-        return most is not None and bool(self.found.jobs) and self.found.payload_bytes + record.payload_bytes > most
-
     def _newcomer(self, tier: bytes, order: InTurn) -> list[_Found]:
         """The jobs without a group, if there are any and they have no place yet: claims alone give them one."""
-        if (
-            not self.unit.tx.reader.keys(READY, tier, tier + self.until, 1, snapshot=True)
-            or self._place_of_none(tier) is not None
-        ):
+        if not self.keys(READY, tier, tier + self.until, 1, snapshot=True) or self._place_of_none(tier) is not None:
             return []
         first = order.peek()
         start = turns.arrived(0 if first is None else first[0], 1)
-        member = _Member(self, tier, start)
+        member = _Member(self, tier, start, None, None)
         member.before = None
         self._members.append(member)
         return [_Found(start.virtual_time, -1, member)]
 
     def _member(self, tier: bytes, group: bytes) -> _Member | None:
         """What stands in the order under this name. None: another host has moved it since."""
+        change = record = None
         if group:
-            record = self.unit.groups.record(self.queue.number, group)
+            change = self.unit.groups.stored(self.queue.number, group)
+            record = None if change is None else change.before
             start = None if record is None else record.places.get(tier[_TIER])
         else:
-            record, start = None, self._place_of_none(tier)
+            start = self._place_of_none(tier)
         if start is None:
             return None
-        member = _Member(self, tier, start, group, record)
+        member = _Member(self, tier, start, change, record)
         self._members.append(member)
         return member
 
@@ -462,20 +452,19 @@ class _Selecting:
 
     def settle(self) -> None:
         """Write what becomes of the places."""
-        unit, number = self.unit, self.queue.number
+        unit = self.unit
         for member in self._members:
-            after, tier = member.place(), member.tier
-            if not member.name:
-                turns.move(unit.tx, _sub_of_none(number, tier), member.before, after)
+            after, change, limits = member.place(), member.change, member.limits
+            if change is None:
+                turns.move(unit.tx, _sub_of_none(self.queue.number, member.tier), member.before, after)
                 continue
-            change = unit.groups.serve(number, tier[_TIER], member.group, member.name, after)
-            limits = member.limits
+            tier = member.tier[_TIER]
+            unit.groups.serve(change, tier, member.start, after)
             if limits is not None:
-                if after is None and limits.full and member.next_ready() is not None:
-                    change.lost_turns |= 1 << tier[_TIER]
-                full_at = limits.full_at_ns()
-                if full_at is not None:
-                    change.full_at_ns = full_at
+                if after is None and limits.taken >= limits.slots and member.next_ready() is not None:
+                    change.lost_turns |= 1 << tier
+                if limits.rate is not None and limits.taken:
+                    change.full_at_ns = limits.full_at_ns()
         found = self.found
         cleared = found.expired or found.orphans or self._in_vain > _IN_VAIN
         found.again = found.again and not found.jobs and found.together is None and bool(cleared)

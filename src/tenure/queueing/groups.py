@@ -20,8 +20,9 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tenure.errors import Corrupt
-from tenure.model.group import GroupPolicy
 from tenure.model.rate import Rate
 from tenure.queueing import turns
 from tenure.queueing.registry import RegisteredQueue
@@ -80,6 +81,7 @@ def take(unit: UnitOfWork, queue: int, job: bytes, state: StateRecord, name: byt
     change = unit.groups.of(queue, group, name)
     change.waiting -= 1
     change.leased += 1
+    unit.core.group_rows.claimed(job, name)
 
 
 def take_together(unit: UnitOfWork, queue: int, group: bytes, name: bytes, count: int) -> None:
@@ -107,6 +109,9 @@ def wait_again(unit: UnitOfWork, queue: RegisteredQueue, job: bytes, state: Stat
 
 def name_of(unit: UnitOfWork, queue: int, job: bytes) -> bytes:
     """The name of the group of a job that has one; empty if its row is damaged: then `check` recounts the group."""
+    known = unit.core.group_rows.of_claimed(job)
+    if known is not None:
+        return known
     try:
         raw = unit.tx.reader.get(JOBS, keyspace.of_queue(queue, job))
         return b"" if raw is None else records.job_group(raw, job)
@@ -132,29 +137,30 @@ def make_grouped(unit: UnitOfWork, queue: RegisteredQueue) -> RegisteredQueue:
 # ── one transaction's changes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class GroupChange:
+class GroupChange(msgspec.Struct, eq=False):
     """What one transaction changes about one group."""
 
-    __slots__ = ("expected", "full_at_ns", "leased", "lost_turns", "moved", "name", "offers", "waiting")
+    queue: int
+    group: bytes
+    name: bytes
+    #: Its row as it is stored, once that is read.
+    before: GroupRecord | None = None
+    is_read: bool = False
+    waiting: int = 0
+    leased: int = 0
+    #: By tier: from when on it has a job to give.
+    offers: dict[int, int] = {}
+    #: Tiers that will be among them.
+    expected: set[int] = set()
+    #: By tier: its place after a claim has served it, None if it lost it; the claim has changed its row in the order.
+    moved: dict[int, TurnRecord | None] | None = None
+    #: A bit for each tier whose place a claim took away because the group is at its limit.
+    lost_turns: int = 0
+    #: Of its rate's bucket, if a claim took from it.
+    full_at_ns: int | None = None
 
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.waiting = self.leased = 0
-        #: By tier: from when on it has a job to give.
-        self.offers: dict[int, int] = {}
-        #: Tiers that will be among them.
-        self.expected: set[int] | None = None
-        #: By tier: its place after a claim has served it, None if it lost it; the claim has changed its row in the order.
-        self.moved: dict[int, TurnRecord | None] | None = None
-        #: A bit for each tier whose place a claim took away because the group is at its limit.
-        self.lost_turns = 0
-        #: Of its rate's bucket, if a claim took from it.
-        self.full_at_ns: int | None = None
-
-    def move(self, tier: int, place: TurnRecord | None) -> None:
-        if self.moved is None:
-            self.moved = {}
-        self.moved[tier] = place
+    def offer(self, tier: int, at_ms: int) -> None:
+        self.offers[tier] = min(self.offers.get(tier, at_ms), at_ms)
 
 
 class GroupChanges:
@@ -165,14 +171,13 @@ class GroupChanges:
         #: Those that are known by now, by number.
         self.queues: dict[int, RegisteredQueue] = {}
         self._changes: dict[tuple[int, bytes], GroupChange] = {}
-        self._read: dict[tuple[int, bytes], GroupRecord | None] = {}
         #: Virtual times of scopes: by queue and tier.
         self._times: dict[tuple[int, int], int] = {}
 
     def of(self, queue: int, group: bytes, name: bytes) -> GroupChange:
         change = self._changes.get((queue, group))
         if change is None:
-            change = self._changes[queue, group] = GroupChange(name)
+            change = self._changes[queue, group] = GroupChange(queue, group, name)
         return change
 
     def waits(
@@ -182,30 +187,28 @@ class GroupChanges:
         self.queues[queue.number] = queue
         change = self.of(queue.number, group, name)
         change.waiting += count
-        self.offer(change, tier, visible_at_ms)
+        change.offer(tier, visible_at_ms)
 
     def expect(self, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> None:
         """Read the groups of jobs, each given by its group and priority, before the verb writes them."""
         self.queues[queue.number] = queue
         for name, priority in jobs:
             raw = name.encode()
-            change = self.of(queue.number, group_id(raw), raw)
-            if change.expected is None:
-                change.expected = set()
-            change.expected.add(9 - priority)
+            self.of(queue.number, group_id(raw), raw).expected.add(9 - priority)
         self.read()
 
-    def record(self, queue: int, group: bytes) -> GroupRecord | None:
-        """The group's row, which is read once a transaction."""
-        at = (queue, group)
-        if at not in self._read:
+    def stored(self, queue: int, group: bytes) -> GroupChange | None:
+        """The change of a group, with its row, which is read once a transaction; None: there is no row."""
+        change = self._changes.get((queue, group))
+        if change is None or not change.is_read:
             key = keyspace.of_queue(queue, group)
-            self._read[at] = self._unit.core.group_rows.decoded(key, self._unit.tx.reader.get(GROUPS, key))
-        return self._read[at]
-
-    @staticmethod
-    def offer(change: GroupChange, tier: int, at_ms: int) -> None:
-        change.offers[tier] = min(change.offers.get(tier, at_ms), at_ms)
+            record = self._unit.core.group_rows.decoded(key, self._unit.tx.reader.get(GROUPS, key))
+            if record is None:
+                return None
+            if change is None:
+                change = self._changes[queue, group] = GroupChange(queue, group, record.name)
+            change.before, change.is_read = record, True
+        return None if change.before is None else change
 
     def time(self, queue: int, tier: int) -> int:
         """The virtual time of the groups of a priority, as it was before this transaction."""
@@ -218,31 +221,29 @@ class GroupChanges:
 
     def read(self) -> None:
         """Read the groups that are changed, as far as they are not read yet, and what their places depend on."""
-        known = self._read
-        missing = () if self._changes.keys() <= known.keys() else [at for at in self._changes if at not in known]
-        if len(missing) == 1:
-            self.record(*missing[0])
-        elif missing:
-            decoded, keys = self._unit.core.group_rows.decoded, [keyspace.of_queue(*at) for at in missing]
-            for at, key, raw in zip(missing, keys, self._unit.tx.get_many(GROUPS, keys), strict=True):
-                known[at] = decoded(key, raw)
-        for at, change in self._changes.items():
-            if tiers := change.expected or change.offers:
-                for tier in tiers:
-                    self.time(at[0], tier)
-            if change.leased < 0 and (record := known[at]) is not None and record.at_limit:
-                for tier in tiers_of(record.at_limit):
-                    self.time(at[0], tier)
+        changes = self._changes.values()
+        missing = [change for change in changes if not change.is_read]
+        if missing:
+            keys = [keyspace.of_queue(change.queue, change.group) for change in missing]
+            decoded, rows = self._unit.core.group_rows.decoded, self._unit.tx.reader.get_many(GROUPS, keys)
+            for change, key, raw in zip(missing, keys, rows, strict=True):
+                change.before, change.is_read = decoded(key, raw), True
+        for change in changes:
+            for tier in change.expected or change.offers:
+                self.time(change.queue, tier)
+            if change.leased < 0 and (before := change.before) is not None and before.at_limit:
+                for tier in tiers_of(before.at_limit):
+                    self.time(change.queue, tier)
 
     def finish(self) -> None:
         """Write the groups, and the places that they get. Called once, by `UnitOfWork.finish`."""
         self.read()
-        read = self._read
-        for at, change in self._changes.items():
-            self._write(*at, change, read[at])
+        for change in self._changes.values():
+            self._write(change)
 
-    def _write(self, queue: int, group: bytes, change: GroupChange, before: GroupRecord | None) -> None:
-        at_limit, waiting, leased, full_at, name, places = before or GroupRecord(0, 0, 0, 0, change.name)
+    def _write(self, change: GroupChange) -> None:
+        queue, group, offers = change.queue, change.group, change.offers
+        at_limit, waiting, leased, full_at, name, places = change.before or (0, 0, 0, 0, change.name, NO_PLACES)
         waiting, leased, at_limit = waiting + change.waiting, leased + change.leased, at_limit | change.lost_turns
         if change.moved is not None:
             places = _moved(places, change.moved)
@@ -253,44 +254,50 @@ class GroupChanges:
             for tier, place in places.items():
                 self._unit.tx.delete(TURNS, order_row(queue, tier, group, place))
             places = NO_PLACES
-        record = new_tuple(
-            GroupRecord, (at_limit, waiting, leased if leased > 0 else 0, full_at, name, places or NO_PLACES)
-        )
-        if change.offers or (at_limit and change.leased < 0):
+        if leased < 0:
+            leased = 0
+        if offers or (at_limit and change.leased < 0):
             known = self.queues.get(queue) or self._unit.numbered(queue)
             if known is not None:  # or else its row is lost, until `check` makes it again
-                record = self._placed(known, group, change, record)
-        self._save(queue, group, record, before)
+                at_limit, places = self._placed(known, change, at_limit, leased, full_at, places)
+        self._save(change, new_tuple(GroupRecord, (at_limit, waiting, leased, full_at, name, places)))
 
-    def _placed(self, queue: RegisteredQueue, group: bytes, change: GroupChange, now: GroupRecord) -> GroupRecord:
-        """Give the group the places that it is to have: returns it with them, and with the turns that it cannot have yet."""
-        unit = self._unit
-        policy = queue.policy.of_group(change.name.decode())
-        at_limit, offers = now.at_limit, change.offers
-        room = policy.max_leased is None or now.leased < policy.max_leased
-        if room and at_limit and change.leased < 0:
+    def _placed(
+        self,
+        queue: RegisteredQueue,
+        change: GroupChange,
+        at_limit: int,
+        leased: int,
+        full_at_ns: int,
+        places: Mapping[int, TurnRecord],
+    ) -> tuple[int, Mapping[int, TurnRecord]]:
+        """Give the group the places that it is to have: returns the turns that it cannot have yet, and its places."""
+        unit, offers = self._unit, change.offers
+        policy, now = queue.policy.of_group(change.name.decode()), unit.now
+        if policy.max_leased is not None and leased >= policy.max_leased:
+            for tier in offers:
+                at_limit |= (tier not in places) << tier
+            return at_limit, places
+        if at_limit and change.leased < 0:
             for tier in tiers_of(at_limit):
-                offers[tier] = min(offers.get(tier, unit.now), unit.now)
+                offers[tier] = now
             at_limit = 0
-            unit.has_work(queue, unit.now)
+            unit.has_work(queue, now)
             unit.woken[queue.name] = unit.woken.get(queue.name, 0) + 1
-        opens = policy.rate.free_at_ms(now.full_at_ns) if isinstance(policy.rate, Rate) and now.full_at_ns else 0
-        places = dict(now.places)
+        opens = policy.rate.free_at_ms(full_at_ns) if full_at_ns and isinstance(policy.rate, Rate) else 0
+        given = dict(places)
         for tier, at_ms in offers.items():
-            place, at_ms = places.get(tier), max(at_ms, opens)
-            if not room:
-                at_limit |= (place is None) << tier
-            elif place is None or turns.sooner(place, at_ms, unit.now):
-                after = self._arrived(queue.number, tier, at_ms, policy)
-                self._reorder(queue.number, tier, group, place, after)
-                places[tier] = after
-        return new_tuple(GroupRecord, (at_limit, now.waiting, now.leased, now.full_at_ns, now.name, places))
-
-    def _arrived(self, queue: int, tier: int, at_ms: int, policy: GroupPolicy) -> TurnRecord:
-        """The place of a group that has a job from that moment on."""
-        if at_ms > self._unit.now:
-            return TurnRecord(PARKED, at_ms, 0)
-        return turns.arrived(self.time(queue, tier), policy.weight)
+            place = given.get(tier)
+            if at_ms < opens:
+                at_ms = opens
+            if place is None or turns.sooner(place, at_ms, now):
+                if at_ms > now:
+                    after = TurnRecord(PARKED, at_ms, 0)
+                else:
+                    after = turns.arrived(self.time(queue.number, tier), policy.weight)
+                self._reorder(queue.number, tier, change.group, place, after)
+                given[tier] = after
+        return at_limit, given
 
     def _reorder(
         self, queue: int, tier: int, group: bytes, before: TurnRecord | None, after: TurnRecord | None
@@ -301,27 +308,29 @@ class GroupChanges:
         if after is not None:
             writes.append((TURNS, order_row(queue, tier, group, after), b""))
 
-    def serve(self, queue: int, tier: int, group: bytes, name: bytes, after: TurnRecord | None) -> GroupChange:
-        """A claim has served the group's place of this tier, or taken it away (None). Requires: its record was read."""
-        record, change = self._read[queue, group], self.of(queue, group, name)
-        before = None if record is None else record.places.get(tier)
+    def serve(self, change: GroupChange, tier: int, before: TurnRecord, after: TurnRecord | None) -> None:
+        """A claim has served the group's place of this tier, or taken it away (None)."""
         if before != after:
-            self._reorder(queue, tier, group, before, after)
-            change.move(tier, after)
-        return change
+            self._reorder(change.queue, tier, change.group, before, after)
+            if change.moved is None:
+                change.moved = {}
+            change.moved[tier] = after
 
-    def _save(self, queue: int, group: bytes, record: GroupRecord, before: GroupRecord | None) -> None:
+    def _save(self, change: GroupChange, record: GroupRecord) -> None:
         """Write the group's row. An idle group has none, unless its bucket has to be remembered until it is full."""
-        tx, at = self._unit.tx, keyspace.of_queue(queue, group)
+        before = change.before
+        if record == before:
+            return
+        tx, at = self._unit.tx, keyspace.of_queue(change.queue, change.group)
         if record.waiting or record.leased:
-            if record != before:
-                raw = records.encode_group(record)
-                tx.writes.append((GROUPS, at, raw))
-                self._unit.core.group_rows.learn(at, raw, record)
+            raw = records.encode_group(record)
+            tx.writes.append((GROUPS, at, raw))
+            self._unit.core.group_rows.learn(at, raw, record)
         elif record.full_at_ns > self._unit.now * _MS:
             tx.put(GROUPS, at, records.encode_group(record))
             forget_at = -(-record.full_at_ns // _MS)
-            tx.put(TURNS, keyspace.turn(keyspace.parked_groups(queue), forget_at, bytes((FORGET,)) + group), b"")
+            scope = keyspace.parked_groups(change.queue)
+            tx.put(TURNS, keyspace.turn(scope, forget_at, bytes((FORGET,)) + change.group), b"")
         elif before is not None:
             tx.delete(GROUPS, at)
 
@@ -364,16 +373,17 @@ def bring_back(unit: UnitOfWork, queue: RegisteredQueue) -> bool:
     for key in keys:
         at_ms, name = keyspace.split_turn(key)
         tier, group = name[0], name[1:]
-        record = changes.record(number, group)
+        change = changes.stored(number, group)
+        record = None if change is None else change.before
         before = None if record is None else record.places.get(tier)
         if tier == FORGET:
             tx.delete(TURNS, key)
             tx.delete_many(GROUPS, _idle(unit, number, group, record))
-        elif record is None or before is None or before.status != PARKED or before.at_ms != at_ms:
+        elif change is None or before is None or before.status != PARKED or before.at_ms != at_ms:
             tx.delete(TURNS, key)  # it was moved since
         else:
-            weight = queue.policy.of_group(record.name.decode()).weight
-            changes.serve(number, tier, group, record.name, turns.arrived(changes.time(number, tier), weight))
+            weight = queue.policy.of_group(change.name.decode()).weight
+            changes.serve(change, tier, before, turns.arrived(changes.time(number, tier), weight))
     return True
 
 

@@ -47,6 +47,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
@@ -485,6 +486,7 @@ def split_turn(key: bytes) -> tuple[int, bytes]:
     return int.from_bytes(key[9:17], "big"), key[17:]
 
 
+@lru_cache(20_000)
 def turn_range(scope: bytes) -> tuple[bytes, bytes]:
     """The range of a scope's sub-queues that have a turn."""
     begin = b"\0" + scope
@@ -531,6 +533,7 @@ def group_range(queue: int, group: bytes) -> tuple[bytes, bytes]:
     return _GROUP_TIER.pack(queue, group, 0), _GROUP_TIER.pack(queue, group, 255)
 
 
+@lru_cache(20_000)
 def group_turns(queue: int, tier: int) -> bytes:
     """The scope whose sub-queues are the groups of one priority of a queue."""
     return _GROUP_SCOPE.pack(_GROUP_TURNS, queue, tier, 0)
@@ -542,6 +545,7 @@ def split_group_turns(scope: bytes) -> tuple[int, int] | None:
     return (queue, tier) if kind == _GROUP_TURNS else None
 
 
+@lru_cache(2_000)
 def parked_groups(queue: int) -> bytes:
     """The scope of a queue's groups that have no job before a time, in that order. A sub-queue: tier and group."""
     return _GROUP_SCOPE.pack(_PARKED_GROUPS, queue, 0, 0)

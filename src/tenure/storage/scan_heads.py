@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tenure.storage.keyspace import FRONTS, JOURNAL, LAST, Space
+from tenure.storage.keyspace import FRONTS, GROUP_READY, JOURNAL, LAST, Space
 
 #: How many keys are read ahead: the first time, and at most; and how many are kept.
 FIRST_REACH, LAST_REACH = 2, 64
 KEPT_AHEAD = 256
+#: The same of a front that has many beside it: each group has one.
+_KEPT_OF_MANY = 4
 #: How many fronts of a space are cached: there may be millions of groups and tenants.
 FRONTS_KEPT = 20_000
 
@@ -25,9 +27,10 @@ FRONTS_KEPT = 20_000
 class Front:
     """The keys that start with `prefix`: none of them is before `head`."""
 
-    __slots__ = ("ahead", "emptied", "end", "head", "prefix", "reach", "whole")
+    __slots__ = ("ahead", "emptied", "end", "head", "kept", "prefix", "reach", "whole")
 
-    def __init__(self, prefix: bytes, *, appended: bool = False) -> None:
+    def __init__(self, prefix: bytes, kept: int = KEPT_AHEAD, *, appended: bool = False) -> None:
+        """`kept`: how many keys are read ahead and kept at most."""
         self.prefix = prefix
         self.head = prefix
         self.end = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big") if prefix else LAST
@@ -39,14 +42,15 @@ class Front:
         self.whole = False
         #: How many to read ahead the next time.
         self.reach = FIRST_REACH
+        self.kept = kept
 
     def insert(self, key: bytes) -> None:
-        """Add a key that is written between those read ahead. Keeps the first `KEPT_AHEAD`."""
+        """Add a key that is written between those read ahead. Keeps the first `kept`."""
         at = bisect_left(self.ahead, key)
         if self.ahead[at] != key:
             self.ahead.insert(at, key)
-            if len(self.ahead) > KEPT_AHEAD:
-                del self.ahead[KEPT_AHEAD:]
+            if len(self.ahead) > self.kept:
+                del self.ahead[self.kept :]
                 self.whole = False
 
     def remove(self, key: bytes) -> None:
@@ -65,11 +69,12 @@ class Front:
 class ScanHeads:
     """The fronts of one space."""
 
-    __slots__ = ("_appended", "_width", "fronts")
+    __slots__ = ("_appended", "_kept", "_width", "fronts")
 
     def __init__(self, space: Space) -> None:
         self._width = FRONTS[space]
         self._appended = space == JOURNAL
+        self._kept = _KEPT_OF_MANY if space == GROUP_READY else KEPT_AHEAD
         #: By prefix; a front is made when it is first scanned from its beginning.
         self.fronts: dict[bytes, Front] = {}
 
@@ -81,7 +86,7 @@ class ScanHeads:
         if front is None:
             if len(self.fronts) >= FRONTS_KEPT:
                 self.fronts.clear()  # a front that is not cached is scanned from its prefix, and cached again
-            front = self.fronts[prefix] = Front(prefix, appended=self._appended)
+            front = self.fronts[prefix] = Front(prefix, self._kept, appended=self._appended)
         return front
 
     def learn(self, key: bytes, value: bytes | None) -> None:
@@ -102,7 +107,7 @@ class ScanHeads:
         if ahead and key <= ahead[-1]:
             front.insert(key)
         elif front.whole:
-            if len(ahead) < KEPT_AHEAD:
+            if len(ahead) < front.kept:
                 ahead.append(key)
             else:
                 front.whole = False

@@ -19,7 +19,7 @@ from tenure.storage.engines.rocksdb.iterators import (
     until,
 )
 from tenure.storage.engines.rocksdb.opening import translated
-from tenure.storage.keyspace import READY, SEGMENT_READY, TURNS
+from tenure.storage.keyspace import GROUP_READY, READY, SEGMENT_READY, TURNS
 from tenure.storage.scan_heads import LAST_REACH, Front
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 #: From this many rows on, an iterator steps from key to key: the keys are likely to be neighbours.
 WORTH_WALKING = 8
 #: Spaces whose first keys are read ahead: claims take the first keys repeatedly.
-_READ_AHEAD = (READY, SEGMENT_READY, TURNS)
-#: How many read options with an upper bound are cached, one for each front.
-_BOUNDS_KEPT = 1000
+_READ_AHEAD = (READY, SEGMENT_READY, TURNS, GROUP_READY)
+#: Of these, the ones where a claim that takes the first key reads the second with it.
+_IN_PAIRS = (TURNS, GROUP_READY)
 
 
 class RocksReader:
@@ -41,7 +41,6 @@ class RocksReader:
         self._tables = tables
         self._recent = memory.recent
         self._heads = memory.heads
-        self._bounds: dict[bytes, Any] = {}
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         recent = self._recent[space]
@@ -90,7 +89,7 @@ class RocksReader:
         if front.head >= end or limit <= 0:
             return []
         # Bounded by the front, not by the range: the first key after the range becomes the new head.
-        iterator = self._tables[space].iter(self._bound(front.end))
+        iterator = self._tables[space].iter(until(front.end))
         rows = forward(iterator, front.head, end, limit)
         front.head = rows[0][0] if rows else next_head(iterator, front)
         return rows
@@ -112,11 +111,11 @@ class RocksReader:
             return [key] if key < end else []
         if limit <= len(ahead) or front.whole:
             return self._from_ahead(front, end, limit)
-        if limit == 1 or space == SEGMENT_READY or (limit == 2 and space == TURNS):
+        if limit == 1 or space == SEGMENT_READY or (limit == 2 and space in _IN_PAIRS):
             return self._first(space, front, end, limit)
         keys = first_keys(self._tables[space], front.head, end, front.end, limit)
         if not keys:
-            iterator = self._tables[space].iter(self._bound(front.end))
+            iterator = self._tables[space].iter(until(front.end))
             keys = forward_keys(iterator, front.head, end, limit)
             if not keys:
                 front.head = next_head(iterator, front)
@@ -138,7 +137,7 @@ class RocksReader:
 
     def _first(self, space: Space, front: Front, end: bytes, limit: int) -> list[bytes]:
         """The first few keys. Reads a few more ahead, which the next claims are likely to need."""
-        iterator = self._tables[space].iter(self._bound(front.end))
+        iterator = self._tables[space].iter(until(front.end))
         iterator.seek(front.head)
         if not iterator.valid():
             check_status(iterator)
@@ -165,22 +164,12 @@ class RocksReader:
                     check_status(iterator)
                     whole = True
                 break
-        front.reach = min(2 * front.reach, LAST_REACH)
+        front.reach = min(2 * front.reach, LAST_REACH, front.kept)
         front.ahead, front.whole = ahead, whole
-
-    def _bound(self, end: bytes) -> Any:
-        """Read options with this upper bound, made once for each front."""
-        options = self._bounds.get(end)
-        if options is None:
-            if len(self._bounds) > _BOUNDS_KEPT:
-                self._bounds.clear()
-            options = self._bounds[end] = until(end)
-        return options
 
     def close(self) -> None:
         """Release the driver's objects, which hold the database's lock as long as they exist."""
         self._tables = ()
-        self._bounds.clear()
 
 
 class CheckedReader(RocksReader):
