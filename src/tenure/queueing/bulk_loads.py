@@ -171,8 +171,9 @@ class _Load:
         missing = [table.path for table in tables if not os.path.exists(table.path)]
         if missing:
             raise Corrupt(f"a bulk load cannot be finished: {missing[0]} is gone")
-        for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
-            sync_folder(folder)  # the files are synced, and from the intent on their names must last, too
+        if tables:
+            for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
+                sync_folder(folder)  # the files are synced, and from the intent on their names must last, too
         tx.put(keyspace.META, self._key, records.encode_struct(self._record))
         return tables
 
