@@ -53,12 +53,23 @@ def test_zeros_inside_a_payload_are_no_gap(db: Path) -> None:
     assert find_gap(db) is None
 
 
-def test_a_page_that_is_missing_in_the_middle_is_a_gap_behind_the_last_whole_record(db: Path) -> None:
+def test_a_page_that_is_missing_in_the_middle_is_a_gap_behind_the_last_whole_record(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = whole(1, 2) + whole(3, 4)
     place = log(db, 4, before + bytes(4096) + whole(40, 1))
     gap = find_gap(db)
     assert gap == (place, len(before), 6)
+    synced = list[int]()
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
     close_gap(gap, db.parent / "lost")
+    assert place.stat().st_ino in synced, "the rows behind the gap would come back"
     assert place.read_bytes() == before
     assert (db.parent / "lost" / place.name).stat().st_size == len(before) + 4096 + len(whole(40, 1))
     assert find_gap(db) is None

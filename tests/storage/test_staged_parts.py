@@ -23,9 +23,24 @@ def test_a_piece_that_could_not_be_written_does_not_count(tmp_path: Path, monkey
     with pytest.raises(OSError, match="No space"):
         pieces.put(write, "part", 1, b"y" * 50)
     monkeypatch.undo()
+    assert not list(tmp_path.rglob("*.new"))
     assert pieces.held_by("acme") == 100
     pieces.put(write, "part", 0, b"z" * 30)
     assert pieces.held_by("acme") == 30
+
+
+def test_a_stored_piece_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = set[str]()
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    Pieces(tmp_path).put("acme/w", "part", 0, b"x")
+    folder = folder_of(str(tmp_path / "staging"), "acme/w")
+    assert {str(folder), str(folder.parent), str(tmp_path)} <= synced
 
 
 def test_expired_writes_are_removed_and_no_longer_count(tmp_path: Path) -> None:

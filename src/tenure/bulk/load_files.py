@@ -33,6 +33,7 @@ from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
 from tenure.storage.engine import Row
 from tenure.storage.engines.rocksdb.table_writer import TableWriter
+from tenure.storage.folder import sync_names
 from tenure.storage.keyspace import DUE, JOBS, PAYLOAD, SEGMENTS, Due
 from tenure.storage.records import LoadShape
 from tenure.storage.segments import SegmentedTransaction
@@ -84,7 +85,9 @@ class LoadWriter:
         self.rows += rows.num_rows
 
     def close(self) -> list[LoadPart]:
-        return [files.close() for files in self._queues.values()]
+        parts = [files.close() for files in self._queues.values()]
+        sync_names(self._folder)
+        return parts
 
 
 class _Shapes(NamedTuple):

@@ -34,7 +34,7 @@ from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests
 from tenure.model.write import CHUNK, LoadPart
 from tenure.settings import Settings
-from tenure.storage.folder import expand
+from tenure.storage.folder import expand, sync_names
 from tenure.storage.staged_parts import FOLDER, PIECE_BYTES, folder_of
 
 #: The root of writes that are staged in the store itself, in pieces, instead of in a folder.
@@ -157,6 +157,7 @@ class PartWriter:
         self._out.close()
         self._sink.close()
         _sync(self._at)
+        sync_names(self._at.parent)
         return Part(self.name, self.chunks, self.rows)
 
     def discard(self) -> None:
@@ -214,6 +215,7 @@ class RejectsWriter:
             return None
         self._out.close()
         _sync(self._at)
+        sync_names(self._at.parent)
         return self._at
 
 

@@ -34,7 +34,7 @@ from tenure.queueing.unit_of_work import ALL, UnitOfWork, begin_unit
 from tenure.storage import keyspace, records
 from tenure.storage.checksum import crc32
 from tenure.storage.engine import Loader, Row, Table, Transaction
-from tenure.storage.folder import sync_folder
+from tenure.storage.folder import sync_names
 from tenure.storage.keyspace import Counter
 from tenure.storage.records import EVENTS_A_ROW, LoadedPart, LoadRecord, LoadShape
 
@@ -172,8 +172,7 @@ class _Load:
         if missing:
             raise Corrupt(f"a bulk load cannot be finished: {missing[0]} is gone")
         if tables:
-            for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
-                sync_folder(folder)  # the files are synced, and from the intent on their names must last, too
+            sync_names(self._folder)  # the files are synced, and from the intent on their names must last, too
         tx.put(keyspace.META, self._key, records.encode_struct(self._record))
         return tables
 

@@ -305,6 +305,16 @@ def lets_in(path: Path) -> bool:
         return True  # an owner has just locked the folder: try again
 
 
+def sync_names(folder: Path) -> None:
+    """Make the names of the files in a staging folder durable, its own, and that of the folder that it is in.
+
+    Of what the file system does not sync (some do not sync folders) nothing is told: the files can be staged again.
+    """
+    for each in (folder, *folder.parents[:2]):
+        with contextlib.suppress(OSError):
+            sync_folder(each)
+
+
 def sync_folder(path: Path) -> None:
     """Sync a folder: makes created, renamed and removed names durable."""
     fd = os.open(path, os.O_RDONLY)

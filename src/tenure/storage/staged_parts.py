@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tenure.errors import TooLarge
 from tenure.model.write import owner_of, piece_name
+from tenure.storage.folder import sync_names
 from tenure.storage.keyspace import digest
 
 FOLDER = "staging"
@@ -76,11 +77,16 @@ class Pieces:
             (folder / _OWNER).write_text(owner)
         replaced = _size_of(folder / name)
         temporary = folder / f"{name}.{os.urandom(4).hex()}.new"
-        with temporary.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.rename(folder / name)
+        try:
+            with temporary.open("wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.rename(folder / name)
+        except BaseException:
+            temporary.unlink(missing_ok=True)  # on a full disk it would take the room for a day
+            raise
+        sync_names(folder)
         with self._lock:  # after the write, which may fail: a piece that is not there must not count
             if owner and self._by_owner is not None:
                 self._by_owner[owner] = self._by_owner.get(owner, 0) + len(data) - replaced

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from rocksdict import AccessType, Options, Rdict
 
-from tenure.storage.folder import sync_folder
+from tenure.storage.folder import make_private, sync_folder
 from tenure.storage.keyspace import NAMES
 
 _BLOCK = 32 * 1024
@@ -101,18 +101,21 @@ def find_gap(db: Path) -> Gap | None:
 
 def close_gap(gap: Gap, into: Path) -> None:
     """Cut the log before the gap, and keep a complete copy of it in the folder `into`."""
-    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(into)
     kept = _unused(into, gap.log.name)
     shutil.copyfile(gap.log, kept)
     with open(kept, "rb") as copy:
         os.fsync(copy.fileno())
     sync_folder(into)
-    os.truncate(gap.log, gap.at)
+    # Synced: rows behind the gap that came back later would be behind new ones.
+    with open(gap.log, "rb+") as log:
+        log.truncate(gap.at)
+        os.fsync(log.fileno())
 
 
 def set_aside(hole: Hole, into: Path) -> None:
     """Move the logs after a hole to the folder `into`, so that the database opens with the rows before the hole."""
-    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(into)
     for log in reversed(hole.behind):  # the newest first: if this is interrupted, the same hole is found again
         os.replace(log, _unused(into, log.name))
     sync_folder(into)
