@@ -152,3 +152,17 @@ def test_a_flow_stays_in_one_partition(server: Server) -> None:
                 queue.ack_many(list(claim))
         assert [payload for payload in ran if payload != b"other"] == [b"a", b"b", b"c"]
         assert_sound(store)
+
+
+@pytest.mark.parametrize("any_queue", [False, True])
+def test_a_claim_finds_the_child_of_a_job_that_it_removes(server: Server, any_queue: bool) -> None:
+    clock = ManualClock()
+    with RedisHarness(server.url, [server]).open(clock=clock) as store:
+        queue = store.queue("work")
+        queue.enqueue_many(
+            [NewJob(b"late", name="late", ttl=1), NewJob(b"child", after=["#late"], on_parent_dead="run")]
+        )
+        clock.advance(2)
+        claim = store.claim_any() if any_queue else queue.claim()
+        assert [delivery.payload for delivery in claim] == [b"child"]
+        assert_sound(store)

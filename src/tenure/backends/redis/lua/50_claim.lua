@@ -259,9 +259,11 @@ function L.claim(b, args)
   if limit > 0 then L.pick(b, t, limit) end
   local ids, untils = t.ids, t.untils
   if #ids == 0 then
-    if expired > 0 or b.events_in_row > 0 or #b.rows > 0 then L.finish(b, {}) end
-    return {0, L.next_due(b, rules, grace), b.now, limit > 0 and call('HKEYS', base .. ':damaged')[1] or '',
-      limit > 0 and (more or t.inspect <= 0) and 1 or 0}
+    local changed = expired > 0 or b.events_in_row > 0 or #b.rows > 0
+    if changed then L.finish(b, {}) end -- it may make children ready of jobs that it removed
+    local due = L.next_due(b, rules, grace)
+    local again = more or t.inspect <= 0 or changed and due >= 0 and due <= b.now
+    return {0, due, b.now, limit > 0 and call('HKEYS', base .. ':damaged')[1] or '', limit > 0 and again and 1 or 0}
   end
   L.bulk('HSET', base .. ':state', t.states)
   call('ZADD', base .. ':leases', untils, lease)
