@@ -136,18 +136,6 @@ def test_a_queue_whose_counters_are_damaged_does_not_stop_the_others(store: Stor
     assert_sound(store)
 
 
-def test_a_queue_that_was_deleted_while_it_was_paused_is_served_when_it_is_created_again(store: Store) -> None:
-    queue = store.queue("again")
-    queue.enqueue(b"x")
-    queue.pause()
-    assert not store.claim_any()  # it is held back from here on
-    queue.purge("ready")
-    assert store.delete_queue("again")
-    queue.enqueue(b"y")
-    assert [d.payload for d in store.claim_any()] == [b"y"]
-    assert_sound(store)
-
-
 def test_a_sweep_passes_over_a_queue_whose_counters_are_damaged(store: Store, clock: ManualClock) -> None:
     for name in ("a", "z"):
         store.queue(name).enqueue(b"x")

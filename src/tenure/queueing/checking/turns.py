@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
 from tenure.queueing.checking.survey import Fault, Survey
+from tenure.queueing.claim import next_job
 from tenure.queueing.groups import FORGET, REVISE
 from tenure.queueing.queue_turns import queue_sub, tenant_sub
 from tenure.queueing.turns import Status, Sub
@@ -86,13 +87,15 @@ def _check_place(survey: Survey, key: bytes, value: bytes) -> None:
 
 
 def _check_queue(survey: Survey, number: int) -> None:
-    """A queue with waiting jobs has a place; if it is in the order, so is its tenant."""
+    """A queue with waiting jobs has a place, unless all of them are in groups at a limit; if it is in the order, so is its tenant."""
     queue = survey.queues[number]
     sub = queue_sub(queue)
     try:
         raw = survey.reader.get(TURNS, keyspace.turn_place(sub.scope, sub.name))
         place = None if raw is None else records.decode_turn(raw)
         tenant = survey.reader.get(TURNS, keyspace.turn_place(keyspace.TENANT_TURNS, tenant_sub(sub.scope).name))
+        if place is None and next_job(survey.reader, queue) is None:
+            return  # the settled job that makes room brings the queue back
     except Corrupt:
         return  # the damaged row is a fault of its own
     if place is None or (place.status == Status.ACTIVE and tenant is None):

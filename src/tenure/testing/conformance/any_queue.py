@@ -9,6 +9,7 @@ import pytest
 from tenure.api.store import Store
 from tenure.clock import ManualClock
 from tenure.errors import InvalidArgument, LeaseLost
+from tenure.model.group import GroupPolicy
 from tenure.model.job import NewJob
 from tenure.model.retry import Policy
 from tenure.testing.conformance.world import PATIENCE, World, begin
@@ -191,6 +192,28 @@ def test_a_deleted_queue_is_passed(anywhere: Store) -> None:
     assert not anywhere.claim_any()
     anywhere.queue("gone").enqueue(b"y")
     assert anywhere.claim_any()[0].payload == b"y"
+
+
+def test_a_queue_that_was_deleted_while_it_was_paused_is_served_when_it_is_created_again(anywhere: Store) -> None:
+    queue = anywhere.queue("again")
+    queue.enqueue(b"x")
+    queue.pause()
+    assert not anywhere.claim_any()  # it is held back from here on
+    queue.purge("ready")
+    anywhere.delete_queue("again")
+    queue.enqueue(b"y")
+    assert anywhere.claim_any()[0].payload == b"y"
+
+
+def test_a_queue_whose_groups_are_at_their_limit_is_sound_and_comes_back(anywhere: Store) -> None:
+    queue = anywhere.queue("q")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+    queue.enqueue_many([NewJob(b"1", group="g"), NewJob(b"2", group="g")])
+    first = anywhere.claim_any()
+    assert not anywhere.claim_any()
+    assert anywhere.check().clean
+    queue.ack(first[0])
+    assert anywhere.claim_any()[0].payload == b"2"
 
 
 def test_a_repeated_claim_from_any_queue_is_given_the_same_jobs(anywhere: Store, clock: ManualClock) -> None:
