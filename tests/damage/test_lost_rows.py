@@ -14,11 +14,13 @@ import tenure
 from tenure import GroupPolicy, NewJob, Policy
 from tenure.errors import Corrupt
 from tenure.model.report import Report
-from tenure.queueing import checking
+from tenure.queueing import checking, turns
 from tenure.queueing.checking import counters, look, quota_usage
 from tenure.queueing.checking.repair import mend
 from tenure.queueing.checking.survey import Fault, Survey
+from tenure.queueing.queue_turns import queue_sub
 from tenure.queueing.turns import Status
+from tenure.queueing.unit_of_work import UnitOfWork
 from tenure.storage import keyspace, records
 from tenure.storage.keyspace import (
     BLOCKED,
@@ -292,6 +294,23 @@ def test_a_tenant_without_a_place_gets_one(grown: Garden) -> None:
     assert {f.rule for f in grown.store.check().findings} == {"index"}
     assert "gave it a place among those that take turns" in repairs(grown)
     assert {grown.store.claim_any(limit=1).queue.name.tenant for _ in range(4)} == {"default", "acme"}
+
+
+def test_a_queue_that_nothing_holds_up_gets_its_turn(grown: Garden) -> None:
+    """A release that did not bring it back left it so, when it was no longer at its limit."""
+
+    def hold_up(unit: UnitOfWork) -> None:
+        queue = unit.numbered(grown.number)
+        assert queue is not None
+        before = turns.place(unit.tx, queue_sub(queue))
+        assert before is not None
+        turns.move(unit.tx, queue_sub(queue), before, turns.blocked(before))
+
+    grown.queue.enqueue(b"x")
+    core_of(grown).write(hold_up)
+    assert {f.rule for f in grown.store.check().findings} == {"index"}
+    assert "gave it a place among those that take turns" in repairs(grown)
+    assert grown.queue.name in {grown.store.claim_any(limit=1).queue.name for _ in range(4)}
 
 
 def test_a_turn_that_came_right_is_left(grown: Garden) -> None:

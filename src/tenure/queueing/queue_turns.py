@@ -29,9 +29,10 @@ _AT_ONCE = 200
 
 
 class Offer(NamedTuple):
-    """A queue that has work from a moment on."""
+    """A queue that has work from a moment on, or is no longer held up, or both."""
 
     queue: RegisteredQueue
+    #: From when on it has work that a claim did not know of; NEVER: no such work.
     at_ms: int
     #: What blocked it (a pause, a limit) is gone.
     lifted: bool = False
@@ -119,8 +120,10 @@ class QueueTurns:
         for queue, at_ms, lifted in offers.values():
             sub = queue_sub(queue)
             before = turns.place(tx, sub)
-            if before is None and lifted:
+            if before is None and at_ms == NEVER:
                 continue  # it had no place, so that nothing held it up
+            if before is not None and lifted:
+                at_ms = min(at_ms, unit.now)
             after = before
             if before is None or turns.sooner(before, at_ms, unit.now, lifted):
                 after = _placed(unit, sub, before, at_ms, times, keyspace.queue_row(*queue.name))

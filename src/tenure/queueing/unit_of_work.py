@@ -202,8 +202,10 @@ class UnitOfWork(msgspec.Struct, eq=False):
             known.is_quiet_no_more(queue.name)
         if known.offered.get(queue.number, NEVER) > visible_at_ms:
             before = None if self.offers is None else self.offers.get(queue.number)
-            if before is None or before.at_ms > visible_at_ms:
+            if before is None:
                 self.offer(Offer(queue, visible_at_ms))
+            elif before.at_ms > visible_at_ms:
+                self.offer(before._replace(at_ms=visible_at_ms))
 
     def offer(self, offer: Offer) -> None:
         """Give a queue its turn when this transaction is written."""
@@ -213,8 +215,9 @@ class UnitOfWork(msgspec.Struct, eq=False):
 
     def lifted(self, queue: RegisteredQueue) -> None:
         """The queue is no longer paused, or has room again."""
-        if self.core.turns.may_be_blocked(queue.number) and queue.number not in (self.offers or ()):
-            self.offer(Offer(queue, self.now, lifted=True))
+        if self.core.turns.may_be_blocked(queue.number):
+            before = None if self.offers is None else self.offers.get(queue.number)
+            self.offer(Offer(queue, NEVER, lifted=True) if before is None else before._replace(lifted=True))
 
     def freed(self, queue: RegisteredQueue, count: int) -> None:
         """Jobs are no longer held: claims that waited for that may go on."""

@@ -133,10 +133,10 @@ def _offer_turn(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) 
         return "nothing to do any more: the queue is gone"
     sub = queue_sub(queue)
     place, tenant = turns.place(unit.tx, sub), tenant_sub(sub.scope)
-    if place is not None and turns.place(unit.tx, tenant) is None:
+    if place is None or place.status == turns.BLOCKED:
+        unit.offer(Offer(queue, unit.now, lifted=True))
+    elif turns.place(unit.tx, tenant) is None:
         turns.move(unit.tx, tenant, None, turns.activated(turns.virtual_time(unit.tx, tenant.scope)))
-    elif place is None:
-        unit.offer(Offer(queue, unit.now))
     return "gave it a place among those that take turns"
 
 

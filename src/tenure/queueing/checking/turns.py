@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
+from tenure.queueing import limits
 from tenure.queueing.checking.survey import Fault, Survey
 from tenure.queueing.claim import next_job
 from tenure.queueing.groups import FORGET, REVISE
@@ -96,7 +97,10 @@ def _check_queue(survey: Survey, number: int) -> None:
         tenant = survey.reader.get(TURNS, keyspace.turn_place(keyspace.TENANT_TURNS, tenant_sub(sub.scope).name))
         if place is None and next_job(survey.reader, queue) is None:
             return  # the settled job that makes room brings the queue back
+        held_up = queue.paused or limits.opens_at(survey.reader, queue) is None
     except Corrupt:
         return  # the damaged row is a fault of its own
     if place is None or (place.status == Status.ACTIVE and tenant is None):
         survey.add(Fault("index", "it has jobs, and no place among those that take turns", "offer_turn", number))
+    elif place.status == Status.BLOCKED and not held_up:
+        survey.add(Fault("index", "it has jobs, and no turn, though nothing holds it up", "offer_turn", number))

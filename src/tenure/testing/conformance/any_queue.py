@@ -146,6 +146,25 @@ def test_paused_limited_and_later_queues_are_passed_and_come_back(anywhere: Stor
     assert anywhere.claim_any().queue.name == limited.name
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_queue_at_its_limit_comes_back_when_its_leases_expire(
+    world: World, anywhere: Store, clock: ManualClock, reopened: bool
+) -> None:
+    """Its jobs become ready, and it is no longer held up, in one transaction."""
+    queue = anywhere.queue("limited")
+    queue.configure(Policy(max_leased=1))
+    queue.enqueue_many([b"1", b"2"])
+    assert len(anywhere.claim_any(lease=5)) == 1
+    assert not anywhere.claim_any()
+    store = world.reopen() if reopened else anywhere
+    clock.advance(30)
+    assert len(store.claim_any(lease=5)) == 1
+    assert not store.claim_any()
+    clock.advance(30)
+    store.sweep()
+    assert len(store.claim_any(lease=5)) == 1
+
+
 def test_a_queue_that_comes_back_has_its_share_though_it_was_served_alone_before(anywhere: Store) -> None:
     """All others came while it was paused, and the order of turns had begun anew."""
     paused, other = anywhere.queue("paused"), anywhere.queue("other")

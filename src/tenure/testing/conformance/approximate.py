@@ -48,6 +48,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "test_everyone_who_can_be_served_is_when_several_are_let_go",
         "test_no_more_jobs_are_held_than_max_leased",
         "test_over_any_time_no_more_than_rate_and_burst",
+        "test_a_queue_at_its_limit_comes_back_when_its_leases_expire",
         "test_paused_limited_and_later_queues_are_passed_and_come_back",
         "test_the_limit_is_each_queues_own",
         "test_the_queues_own_limit_holds_as_well",
