@@ -277,6 +277,18 @@ def test_a_quota_survives_a_restart(holding: World) -> None:
         holding.queue("work", "acme").enqueue(b"x")
 
 
+def test_a_deleted_queue_is_counted_once_it_is_created_again(holding: World) -> None:
+    queue = holding.queue("work", "acme")
+    fill(queue, 1)
+    holding.store.delete_queue("work", "acme", force=True)
+    holding.store.set_quota("acme", Quota(max_waiting=2))
+    assert holding.store.check().clean
+    fill(queue, 2)
+    assert used(holding.store)[0] == 2
+    with pytest.raises(QuotaExceeded):
+        queue.enqueue(b"x")
+
+
 def test_the_quota_is_exact_for_many_who_enqueue_at_once(live: World) -> None:
     if not live.store.traits.quotas:
         pytest.skip("this store holds no quotas")
