@@ -7,6 +7,7 @@ import csv
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -108,3 +109,11 @@ def test_a_file_that_cannot_be_written_is_named_as_the_caller_did(store: Store, 
     with pytest.raises(InvalidArgument, match=f"{tmp_path} is a folder"):
         export(store, "jobs", tmp_path, "csv")
     assert not list(tmp_path.glob(".*csv*")), "no draft is left"
+
+
+def test_two_exports_to_one_file_leave_one_whole(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "jobs.parquet"
+    with ThreadPoolExecutor(4) as threads:
+        counts = list(threads.map(lambda _: export(store, "jobs", target, "parquet"), range(8)))
+    assert set(counts) == {pq.read_table(target).num_rows}
+    assert list(tmp_path.iterdir()) == [target]

@@ -43,7 +43,7 @@ def export(
     `kind` is one of `FORMATS`. In CSV and JSON lines bytes are base64 and times are ISO 8601; CSV has headers as JSON.
     """
     target = Path(path).expanduser()
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft = target.with_name(f".{target.name}.{os.urandom(6).hex()}")
     rows = 0
 
     def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -60,6 +60,8 @@ def export(
         try:
             with _opened(draft, target) as file:
                 FORMATS[kind](file, schema, counted(found))
+                file.flush()
+                os.fsync(file.fileno())
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
@@ -70,7 +72,7 @@ def _opened(draft: Path, target: Path) -> IO[bytes]:
     if target.is_dir():
         raise InvalidArgument(f"{target} is a folder: name a file")
     try:
-        return draft.open("wb")
+        return draft.open("xb")  # never through a link that another user has put there
     except OSError as exc:
         raise InvalidArgument(f"{target} cannot be written: {exc.strerror}") from exc
 
