@@ -143,6 +143,22 @@ def test_a_group_at_its_limit_has_no_turn(store: tenure.Store) -> None:
     assert turns() == 1, "its row in the order"
 
 
+def test_a_group_at_its_limit_with_a_later_job_has_one_turn_after_the_limit_is_lifted(
+    store: tenure.Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+    queue.enqueue_many([NewJob(b"1", group="g"), NewJob(b"2", group="g")])
+    assert len(queue.claim(lease=3600)) == 1
+    assert not queue.claim()
+    queue.configure(Policy())  # the next claim gives the group its turn back
+    queue.enqueue_many([NewJob(b"later", group="g", delay=60)])
+    assert [delivery.payload for delivery in queue.claim(lease=3600)] == [b"2"]
+    assert store.check().clean
+    clock.advance(61)
+    assert [delivery.payload for delivery in queue.claim()] == [b"later"]
+
+
 def test_more_groups_come_back_at_once_than_one_transaction_takes(store: tenure.Store, clock: ManualClock) -> None:
     queue = store.queue("q")
     queue.enqueue_many([NewJob(b"x", group=f"g{n}", delay=5) for n in range(450)])

@@ -428,6 +428,9 @@ def _revise(unit: UnitOfWork, queue: RegisteredQueue, after: bytes) -> None:
     for key, record in found:
         weight, places = queue.policy.of_group(record.name.decode()).weight, dict(record.places)
         for tier in tiers_of(record.at_limit):
+            before = places.get(tier)
+            if before is not None:  # it is parked, until a later job of it is ready
+                unit.tx.delete(TURNS, order_row(number, tier, key[4:], before))
             places[tier] = turns.arrived(unit.groups.time(number, tier), weight)
             unit.tx.put(TURNS, order_row(number, tier, key[4:], places[tier]), b"")
         if record.at_limit or record.full_at_ns:
