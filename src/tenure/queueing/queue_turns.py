@@ -29,12 +29,19 @@ _AT_ONCE = 200
 
 
 class Offer(NamedTuple):
-    """A queue that has work from a moment on."""
+    """A queue that may be claimed from, from a moment on."""
 
     queue: RegisteredQueue
     at_ms: int
-    #: What blocked it (a pause, a limit) is gone.
+    #: What held it up (a pause, a limit) is gone; it has a job that it did not have before.
     lifted: bool = False
+    has_work: bool = True
+
+    def besides(self, other: Offer) -> Offer:
+        """Both offers of one transaction."""
+        return Offer(
+            self.queue, min(self.at_ms, other.at_ms), self.lifted or other.lifted, self.has_work or other.has_work
+        )
 
 
 def queue_sub(queue: RegisteredQueue) -> Sub:
@@ -116,10 +123,10 @@ class QueueTurns:
         moves: list[tuple[Sub, TurnRecord | None, TurnRecord]] = []
         tenants: set[bytes] = set()
         times: dict[bytes, int] = {}
-        for queue, at_ms, lifted in offers.values():
+        for queue, at_ms, lifted, has_work in offers.values():
             sub = queue_sub(queue)
             before = turns.place(tx, sub)
-            if before is None and lifted:
+            if before is None and not has_work:
                 continue  # it had no place, so that nothing held it up
             after = before
             if before is None or turns.sooner(before, at_ms, unit.now, lifted):

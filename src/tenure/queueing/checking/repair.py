@@ -135,8 +135,8 @@ def _offer_turn(core: Core, unit: UnitOfWork, fault: Fault, events: LastEvents) 
     place, tenant = turns.place(unit.tx, sub), tenant_sub(sub.scope)
     if place is not None and turns.place(unit.tx, tenant) is None:
         turns.move(unit.tx, tenant, None, turns.activated(turns.virtual_time(unit.tx, tenant.scope)))
-    elif place is None:
-        unit.offer(Offer(queue, unit.now))
+    else:
+        unit.offer(Offer(queue, unit.now, lifted=True))
     return "gave it a place among those that take turns"
 
 

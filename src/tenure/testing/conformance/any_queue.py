@@ -145,6 +145,23 @@ def test_paused_limited_and_later_queues_are_passed_and_come_back(anywhere: Stor
     assert anywhere.claim_any().queue.name == limited.name
 
 
+def test_a_limit_that_is_lifted_is_felt_at_once(anywhere: Store) -> None:
+    """By claims from any queue, which had passed the queue for as long as the old limit holds."""
+    queue = anywhere.queue("q")
+    queue.configure(Policy(rate="1/h"))
+    queue.enqueue_many([b"x"] * 5)
+    assert len(anywhere.claim_any(lease=600)) == 1
+    assert not anywhere.claim_any()
+    queue.configure(Policy(rate="1/m", max_leased=2))
+    assert len(anywhere.claim_any(lease=600)) == 1
+    assert not anywhere.claim_any()
+    queue.configure(Policy(max_leased=3))
+    assert len(anywhere.claim_any(lease=600)) == 1
+    assert not anywhere.claim_any()
+    queue.configure(Policy())
+    assert len(anywhere.claim_any(lease=600)) == 1
+
+
 def test_a_queue_that_comes_back_has_its_share_though_it_was_served_alone_before(anywhere: Store) -> None:
     """All others came while it was paused, and the order of turns had begun anew."""
     paused, other = anywhere.queue("paused"), anywhere.queue("other")
