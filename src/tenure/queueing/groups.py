@@ -288,15 +288,15 @@ class GroupChanges:
         given = dict(places)
         for tier, at_ms in offers.items():
             place = given.get(tier)
-            if at_ms < opens:
-                at_ms = opens
-            if place is None or turns.sooner(place, at_ms, now):
-                if at_ms > now:
-                    after = TurnRecord(PARKED, at_ms, 0)
-                else:
-                    after = turns.arrived(self.time(queue.number, tier), policy.weight)
-                self._reorder(queue.number, tier, change.group, place, after)
-                given[tier] = after
+            begin = max(at_ms, opens) if place is None else turns.sooner(place, max(at_ms, opens), now)
+            if begin is None:
+                continue
+            if begin > now:
+                after = TurnRecord(PARKED, begin, 0)
+            else:
+                after = turns.arrived(self.time(queue.number, tier), policy.weight)
+            self._reorder(queue.number, tier, change.group, place, after)
+            given[tier] = after
         return at_limit, given
 
     def _reorder(

@@ -129,8 +129,9 @@ class QueueTurns:
             if before is None and not has_work:
                 continue  # it had no place, so that nothing held it up
             after = before
-            if before is None or turns.sooner(before, at_ms, unit.now, lifted):
-                after = _placed(unit, sub, before, at_ms, times, keyspace.queue_row(*queue.name))
+            begin = at_ms if before is None else turns.sooner(before, at_ms, unit.now, lifted)
+            if begin is not None:
+                after = _placed(unit, sub, before, begin, times, keyspace.queue_row(*queue.name))
             self.learn(unit, queue.number, after)
             if after is not None and after != before:
                 moves.append((sub, before, after))

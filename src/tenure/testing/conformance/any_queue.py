@@ -145,6 +145,16 @@ def test_paused_limited_and_later_queues_are_passed_and_come_back(anywhere: Stor
     assert anywhere.claim_any().queue.name == limited.name
 
 
+def test_a_queue_whose_job_is_due_is_not_put_off_by_a_later_job(anywhere: Store, clock: ManualClock) -> None:
+    """No claim has met the first one since it is due."""
+    queue = anywhere.queue("q")
+    queue.enqueue(b"first", delay=10)
+    assert not anywhere.claim_any()
+    clock.advance(11)
+    queue.enqueue(b"later", delay=30)
+    assert anywhere.claim_any()[0].payload == b"first"
+
+
 def test_a_limit_that_is_lifted_is_felt_at_once(anywhere: Store) -> None:
     """By claims from any queue, which had passed the queue for as long as the old limit holds."""
     queue = anywhere.queue("q")

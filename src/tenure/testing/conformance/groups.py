@@ -259,6 +259,15 @@ def test_a_changed_policy_reaches_every_group(grouped: Queue) -> None:
 # ── what happens to jobs ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_job_that_is_due_is_not_put_off_by_one_that_comes_later(grouped: Queue, clock: ManualClock) -> None:
+    """No claim has met the first one since it is due."""
+    grouped.enqueue(b"first", group="g", delay=10)
+    assert not grouped.claim()
+    clock.advance(11)
+    grouped.enqueue(b"later", group="g", delay=30)
+    assert _payloads(grouped.claim()) == ["first"]
+
+
 def test_a_job_shows_its_group(grouped: Queue, store: Store) -> None:
     made = grouped.enqueue(NewJob(b"x", group="customer-17", key="k", headers={"a": "b"}))
     plain = grouped.enqueue(b"y")
