@@ -220,6 +220,17 @@ def test_a_deleted_queue_is_passed(anywhere: Store) -> None:
     assert anywhere.claim_any()[0].payload == b"y"
 
 
+def test_a_queue_that_was_deleted_while_paused_is_found_once_it_is_made_again(anywhere: Store) -> None:
+    queue = anywhere.queue("q")
+    queue.enqueue(b"before")
+    queue.pause()
+    assert not anywhere.claim_any()
+    assert anywhere.delete_queue("q", force=True)
+    queue.enqueue(b"after")
+    assert anywhere.check().clean
+    assert anywhere.claim_any()[0].payload == b"after"
+
+
 def test_a_repeated_claim_from_any_queue_is_given_the_same_jobs(anywhere: Store, clock: ManualClock) -> None:
     anywhere.queue("a").enqueue(b"1")
     anywhere.queue("b").enqueue(b"2")

@@ -54,6 +54,7 @@ verbs.delete_queue = function(keys, args)
     call('DEL', b.base .. ':' .. name)
   end
   L.delete_groups(b)
+  if b.turn == BLOCKED_TURN then b.turn = NO_TURN end -- a queue that is made again under this name is not paused
   b.wake, b.rules_row, b.new_rules = LIMIT.WAKE_ALL, nil, nil
   L.event(b, CHANGE.QUEUE_DELETED, NO_ID, nil)
   return L.finish(b, {1, 0, 0, 0, 0})
