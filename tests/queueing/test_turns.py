@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure import Backoff, Policy
 from tenure.storage import keyspace
 from tenure.storage.engine import Transaction
 from tests.queueing.stored_rows import mended, rows, write
@@ -45,6 +46,38 @@ def test_a_stray_row_in_the_order_is_removed(store: tenure.Store):
     scope = keyspace.queue_turns("default")
     write(store, lambda tx: tx.put(keyspace.TURNS, keyspace.turn(scope, 77, b"\0\0\0\7"), b""))
     assert mended(store) == {"index"}
+
+
+@pytest.mark.parametrize("verb", ["nack", "release"])
+@pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
+def test_a_queue_that_was_full_when_the_store_was_closed_has_its_turn_again(tmp_path: Path, engine: str, verb: str):
+    """The verb makes room and a ready job at once, in a process that has not seen the queue yet."""
+    with tenure.open(f"{engine}:{tmp_path}", sweep=False) as store:
+        queue = store.queue("q")
+        queue.configure(Policy(max_leased=1, backoff=Backoff.fixed(0)))
+        queue.enqueue_many([b"x"] * 2)
+        (held,) = store.claim_any(lease=600)
+        assert not store.claim_any()
+    with tenure.open(f"{engine}:{tmp_path}", sweep=False) as store:
+        getattr(store.queue("q"), verb)(held.receipt)
+        assert len(store.claim_any()) == 1
+        assert store.check().clean
+
+
+def test_a_queue_that_no_limit_keeps_from_its_turn_gets_it_back(store: tenure.Store):
+    queue = store.queue("q", "acme")
+    queue.configure(Policy(max_leased=1))
+    queue.enqueue_many([b"x"] * 2)
+    (held,) = store.claim_any()
+    assert not store.claim_any()
+    full = rows(store, keyspace.TURNS)
+    assert store.check().clean
+    queue.ack(held)
+    now = [key for key, _ in rows(store, keyspace.TURNS)]
+    write(store, lambda tx: tx.delete_many(keyspace.TURNS, now))
+    write(store, lambda tx: tx.put_many(keyspace.TURNS, full))
+    assert mended(store) == {"index"}
+    assert store.claim_any().queue.name == ("acme", "q")
 
 
 def test_a_job_that_its_id_does_not_lead_to_is_found_again(store: tenure.Store):

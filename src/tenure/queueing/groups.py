@@ -288,15 +288,15 @@ class GroupChanges:
         given = dict(places)
         for tier, at_ms in offers.items():
             place = given.get(tier)
-            if at_ms < opens:
-                at_ms = opens
-            if place is None or turns.sooner(place, at_ms, now):
-                if at_ms > now:
-                    after = TurnRecord(PARKED, at_ms, 0)
-                else:
-                    after = turns.arrived(self.time(queue.number, tier), policy.weight)
-                self._reorder(queue.number, tier, change.group, place, after)
-                given[tier] = after
+            begin = max(at_ms, opens) if place is None else turns.sooner(place, max(at_ms, opens), now)
+            if begin is None:
+                continue
+            if begin > now:
+                after = TurnRecord(PARKED, begin, 0)
+            else:
+                after = turns.arrived(self.time(queue.number, tier), policy.weight)
+            self._reorder(queue.number, tier, change.group, place, after)
+            given[tier] = after
         return at_limit, given
 
     def _reorder(
@@ -415,9 +415,11 @@ def _revise_row(queue: int, after: bytes) -> bytes:
 
 
 def _revise(unit: UnitOfWork, queue: RegisteredQueue, after: bytes) -> None:
-    """Groups behind this one that were at a limit get their turns back: the next claim that finds one without room takes it again.
+    """Groups behind this one get the places that the new policy gives them; the next claim that finds one without room, or
+    without a ready job, takes its place again.
 
-    What was taken by another rate says nothing: buckets start full.
+    What was taken by another rate says nothing: buckets start full. Nor does a weight that was less: what a group was given
+    by it counts as one job of now.
     """
     number = queue.number
     begin, end = keyspace.queue_range(number)
@@ -427,14 +429,18 @@ def _revise(unit: UnitOfWork, queue: RegisteredQueue, after: bytes) -> None:
     found = [(key, records.decode_group(raw)) for key, raw in rows]
     for key, record in found:
         weight, places = queue.policy.of_group(record.name.decode()).weight, dict(record.places)
-        for tier in tiers_of(record.at_limit):
-            before = places.get(tier)
-            if before is not None:  # it is parked, until a later job of it is ready
+        for tier in {*places, *tiers_of(record.at_limit)}:
+            before, arrived = places.get(tier), turns.arrived(unit.groups.time(number, tier), weight)
+            if before is not None:
+                if before.status == PARKED and not record.full_at_ns:
+                    continue  # it is not its rate that it waits for
+                if before.status == ACTIVE and before.virtual_time <= arrived.virtual_time:
+                    continue
                 unit.tx.delete(TURNS, order_row(number, tier, key[4:], before))
-            places[tier] = turns.arrived(unit.groups.time(number, tier), weight)
-            unit.tx.put(TURNS, order_row(number, tier, key[4:], places[tier]), b"")
-        if record.at_limit or record.full_at_ns:
-            changed = record._replace(at_limit=0, full_at_ns=0, places=places)
+            places[tier] = arrived
+            unit.tx.put(TURNS, order_row(number, tier, key[4:], arrived), b"")
+        changed = record._replace(at_limit=0, full_at_ns=0, places=places)
+        if changed != record:
             unit.tx.put(GROUPS, key, records.encode_group(changed))
     if len(rows) == _AT_ONCE:
         unit.tx.put(TURNS, _revise_row(number, rows[-1][0][4:]), b"")

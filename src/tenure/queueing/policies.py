@@ -12,6 +12,7 @@ from tenure.model.retry import Policy
 from tenure.queueing import groups
 from tenure.queueing.core import Core
 from tenure.queueing.outcomes import NOTHING
+from tenure.queueing.queue_turns import Offer
 from tenure.queueing.unit_of_work import ALL, UnitOfWork
 from tenure.storage import keyspace
 from tenure.storage.keyspace import Limit
@@ -43,7 +44,8 @@ def put(core: Core, unit: UnitOfWork, policies: Mapping[QueueName, Policy]) -> N
                 unit.woken[name] = ALL
             if queue.limited:
                 unit.woken[name] = ALL
-                unit.lifted(queue)
+                # Not by `lifted`: claims from any queue may have parked it until the old rate lets it go on.
+                unit.offer(Offer(saved, unit.now, lifted=True, has_work=False))
 
 
 def set_paused(core: Core, name: QueueName, paused: bool) -> None:

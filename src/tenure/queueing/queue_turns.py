@@ -29,13 +29,19 @@ _AT_ONCE = 200
 
 
 class Offer(NamedTuple):
-    """A queue that has work from a moment on, or is no longer held up, or both."""
+    """A queue that may be claimed from, from a moment on."""
 
     queue: RegisteredQueue
-    #: From when on it has work that a claim did not know of; NEVER: no such work.
     at_ms: int
-    #: What blocked it (a pause, a limit) is gone.
+    #: What held it up (a pause, a limit) is gone; it has a job that it did not have before.
     lifted: bool = False
+    has_work: bool = True
+
+    def besides(self, other: Offer) -> Offer:
+        """Both offers of one transaction."""
+        return Offer(
+            self.queue, min(self.at_ms, other.at_ms), self.lifted or other.lifted, self.has_work or other.has_work
+        )
 
 
 def queue_sub(queue: RegisteredQueue) -> Sub:
@@ -117,16 +123,15 @@ class QueueTurns:
         moves: list[tuple[Sub, TurnRecord | None, TurnRecord]] = []
         tenants: set[bytes] = set()
         times: dict[bytes, int] = {}
-        for queue, at_ms, lifted in offers.values():
+        for queue, at_ms, lifted, has_work in offers.values():
             sub = queue_sub(queue)
             before = turns.place(tx, sub)
-            if before is None and at_ms == NEVER:
+            if before is None and not has_work:
                 continue  # it had no place, so that nothing held it up
-            if before is not None and lifted:
-                at_ms = min(at_ms, unit.now)
             after = before
-            if before is None or turns.sooner(before, at_ms, unit.now, lifted):
-                after = _placed(unit, sub, before, at_ms, times, keyspace.queue_row(*queue.name))
+            begin = at_ms if before is None else turns.sooner(before, at_ms, unit.now, lifted)
+            if begin is not None:
+                after = _placed(unit, sub, before, begin, times, keyspace.queue_row(*queue.name))
             self.learn(unit, queue.number, after)
             if after is not None and after != before:
                 moves.append((sub, before, after))

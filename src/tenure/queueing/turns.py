@@ -143,11 +143,13 @@ def blocked(before: TurnRecord) -> TurnRecord:
     return before._replace(status=BLOCKED, at_ms=0)
 
 
-def sooner(before: TurnRecord, at_ms: int, now: int, lifted: bool = False) -> bool:
-    """Whether a place has to be changed for its sub-queue to have a turn from this moment on."""
+def sooner(before: TurnRecord, at_ms: int, now: int, lifted: bool = False) -> int | None:
+    """From when on a sub-queue has a turn that has one from this moment on, too; None: its place stays as it is."""
     if before.status == PARKED:
-        return at_ms < before.at_ms or before.at_ms <= now
-    return before.status == BLOCKED and lifted
+        if before.at_ms <= now:
+            return now  # its moment has come, and is not put off
+        return at_ms if at_ms < before.at_ms else None
+    return at_ms if before.status == BLOCKED and lifted else None
 
 
 def move(tx: Transaction, sub: Sub, before: TurnRecord | None, after: TurnRecord | None) -> None:

@@ -201,23 +201,20 @@ class UnitOfWork(msgspec.Struct, eq=False):
         if known.quiet:
             known.is_quiet_no_more(queue.name)
         if known.offered.get(queue.number, NEVER) > visible_at_ms:
-            before = None if self.offers is None else self.offers.get(queue.number)
-            if before is None:
-                self.offer(Offer(queue, visible_at_ms))
-            elif before.at_ms > visible_at_ms:
-                self.offer(before._replace(at_ms=visible_at_ms))
+            self.offer(Offer(queue, visible_at_ms))
 
     def offer(self, offer: Offer) -> None:
         """Give a queue its turn when this transaction is written."""
         if self.offers is None:
             self.offers = {}
-        self.offers[offer.queue.number] = offer
+        number = offer.queue.number
+        before = self.offers.get(number)
+        self.offers[number] = offer if before is None else before.besides(offer)
 
     def lifted(self, queue: RegisteredQueue) -> None:
         """The queue is no longer paused, or has room again."""
         if self.core.turns.may_be_blocked(queue.number):
-            before = None if self.offers is None else self.offers.get(queue.number)
-            self.offer(Offer(queue, NEVER, lifted=True) if before is None else before._replace(lifted=True))
+            self.offer(Offer(queue, self.now, lifted=True, has_work=False))
 
     def freed(self, queue: RegisteredQueue, count: int) -> None:
         """Jobs are no longer held: claims that waited for that may go on."""

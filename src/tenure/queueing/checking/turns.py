@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tenure.errors import Corrupt
 from tenure.model.lifecycle import State
-from tenure.queueing import limits
 from tenure.queueing.checking.survey import Fault, Survey
 from tenure.queueing.claim import next_job
 from tenure.queueing.groups import FORGET, REVISE
 from tenure.queueing.queue_turns import queue_sub, tenant_sub
+from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.turns import Status, Sub
 from tenure.storage import keyspace, records
 from tenure.storage.engine import get_each
@@ -88,7 +88,7 @@ def _check_place(survey: Survey, key: bytes, value: bytes) -> None:
 
 
 def _check_queue(survey: Survey, number: int) -> None:
-    """A queue with waiting jobs has a place, unless all of them are in groups at a limit; if it is in the order, so is its tenant."""
+    """A queue whose waiting jobs can be claimed, now or later, has a place; if it is in the order, so is its tenant."""
     queue = survey.queues[number]
     sub = queue_sub(queue)
     try:
@@ -96,11 +96,15 @@ def _check_queue(survey: Survey, number: int) -> None:
         place = None if raw is None else records.decode_turn(raw)
         tenant = survey.reader.get(TURNS, keyspace.turn_place(keyspace.TENANT_TURNS, tenant_sub(sub.scope).name))
         if place is None and next_job(survey.reader, queue) is None:
-            return  # the settled job that makes room brings the queue back
-        held_up = queue.paused or limits.opens_at(survey.reader, queue) is None
+            return  # its groups are at their limits: the verb that lets a job go gives it its place
     except Corrupt:
         return  # the damaged row is a fault of its own
     if place is None or (place.status == Status.ACTIVE and tenant is None):
         survey.add(Fault("index", "it has jobs, and no place among those that take turns", "offer_turn", number))
-    elif place.status == Status.BLOCKED and not held_up:
-        survey.add(Fault("index", "it has jobs, and no turn, though nothing holds it up", "offer_turn", number))
+    elif place.status == Status.BLOCKED and not queue.paused and _has_room(survey, queue):
+        survey.add(Fault("index", "it has jobs, and is kept from its turn by no limit", "offer_turn", number))
+
+
+def _has_room(survey: Survey, queue: RegisteredQueue) -> bool:
+    most = queue.policy.max_leased
+    return most is None or survey.recount[queue.number, State.LEASED] < most

@@ -165,6 +165,33 @@ def test_a_queue_at_its_limit_comes_back_when_its_leases_expire(
     assert len(store.claim_any(lease=5)) == 1
 
 
+def test_a_queue_whose_job_is_due_is_not_put_off_by_a_later_job(anywhere: Store, clock: ManualClock) -> None:
+    """No claim has met the first one since it is due."""
+    queue = anywhere.queue("q")
+    queue.enqueue(b"first", delay=10)
+    assert not anywhere.claim_any()
+    clock.advance(11)
+    queue.enqueue(b"later", delay=30)
+    assert anywhere.claim_any()[0].payload == b"first"
+
+
+def test_a_limit_that_is_lifted_is_felt_at_once(anywhere: Store) -> None:
+    """By claims from any queue, which had passed the queue for as long as the old limit holds."""
+    queue = anywhere.queue("q")
+    queue.configure(Policy(rate="1/h"))
+    queue.enqueue_many([b"x"] * 5)
+    assert len(anywhere.claim_any(lease=600)) == 1
+    assert not anywhere.claim_any()
+    queue.configure(Policy(rate="1/m", max_leased=2))
+    assert len(anywhere.claim_any(lease=600)) == 1
+    assert not anywhere.claim_any()
+    queue.configure(Policy(max_leased=3))
+    assert len(anywhere.claim_any(lease=600)) == 1
+    assert not anywhere.claim_any()
+    queue.configure(Policy())
+    assert len(anywhere.claim_any(lease=600)) == 1
+
+
 def test_a_queue_that_comes_back_has_its_share_though_it_was_served_alone_before(anywhere: Store) -> None:
     """All others came while it was paused, and the order of turns had begun anew."""
     paused, other = anywhere.queue("paused"), anywhere.queue("other")
@@ -218,9 +245,9 @@ def test_a_queue_that_was_deleted_while_it_was_paused_is_served_when_it_is_creat
     queue.enqueue(b"x")
     queue.pause()
     assert not anywhere.claim_any()  # it is held back from here on
-    queue.purge("ready")
-    anywhere.delete_queue("again")
+    assert anywhere.delete_queue("again", force=True)
     queue.enqueue(b"y")
+    assert anywhere.check().clean
     assert anywhere.claim_any()[0].payload == b"y"
 
 

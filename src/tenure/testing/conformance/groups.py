@@ -221,6 +221,30 @@ def test_a_policy_that_allows_more_is_felt_at_once(grouped: Queue) -> None:
     assert len(grouped.claim(5)) == 1
 
 
+def test_a_policy_with_another_rate_is_felt_at_once(grouped: Queue, clock: ManualClock) -> None:
+    """Also by groups that wait for the moment at which the old rate lets them go on."""
+    grouped.configure(Policy(group=GroupPolicy(rate="1/h")))
+    grouped.enqueue_many([*_jobs("g", 6), *_jobs("later", 1, delay=60)])
+    assert len(grouped.claim(10, lease=600)) == 1
+    grouped.configure(Policy(group=GroupPolicy(rate="2/h")))
+    assert len(grouped.claim(10, lease=600)) == 2
+    grouped.configure(Policy(group=GroupPolicy(weight=2)))
+    assert len(grouped.claim(10, lease=600)) == 3
+    assert not grouped.claim(10, lease=600)
+    clock.advance(60)
+    assert _payloads(grouped.claim(10, lease=600)) == ["later0"]
+
+
+def test_a_group_whose_weight_is_raised_owes_nothing_for_the_time_before(grouped: Queue) -> None:
+    grouped.configure(Policy(groups={"light": GroupPolicy(weight=0.001)}))
+    grouped.enqueue_many([*_jobs("other", 40), *_jobs("light", 40)])
+    grouped.configure(Policy(groups={"light": GroupPolicy(weight=0.002)}))
+    assert Counter(_served(grouped, 10))["other"] >= 9
+    grouped.configure(Policy())
+    served = Counter(_served(grouped, 20))
+    assert abs(served["light"] - 10) <= 1, served
+
+
 def test_a_changed_policy_reaches_every_group(grouped: Queue) -> None:
     """Also if there are many groups: in several bounded steps."""
     grouped.configure(Policy(group=GroupPolicy(max_leased=1)))
@@ -233,6 +257,15 @@ def test_a_changed_policy_reaches_every_group(grouped: Queue) -> None:
 
 
 # ── what happens to jobs ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_that_is_due_is_not_put_off_by_one_that_comes_later(grouped: Queue, clock: ManualClock) -> None:
+    """No claim has met the first one since it is due."""
+    grouped.enqueue(b"first", group="g", delay=10)
+    assert not grouped.claim()
+    clock.advance(11)
+    grouped.enqueue(b"later", group="g", delay=30)
+    assert _payloads(grouped.claim()) == ["first"]
 
 
 def test_a_job_shows_its_group(grouped: Queue, store: Store) -> None:
@@ -412,6 +445,7 @@ def test_claims_from_any_queue_know_groups(grouped: Queue, store: Store, clock: 
     grouped.enqueue_many([*_jobs("g", 2), *_jobs("late", 1, delay=60)])
     (held,) = store.claim_any()
     assert not store.claim_any()
+    assert store.check().clean
     store.queue("other").enqueue(b"other")
     assert _payloads(store.claim_any(lease=300)) == ["other"]
     assert not store.claim_any()
@@ -420,3 +454,18 @@ def test_claims_from_any_queue_know_groups(grouped: Queue, store: Store, clock: 
     assert not store.claim_any()
     clock.advance(60)
     assert _payloads(store.claim_any()) == ["late0"]
+
+
+def test_claims_from_any_queue_find_one_whose_only_group_was_at_its_limit(grouped: Queue, store: Store) -> None:
+    if not store.traits.any_queue:
+        pytest.skip("this store claims from queues that are named")
+    grouped.configure(Policy(group=GroupPolicy(max_leased=1)))
+    grouped.enqueue_many(_jobs("g", 3))
+    (held,) = store.claim_any()
+    assert not store.claim_any()
+    assert store.check().clean
+    grouped.ack(held)
+    assert len(store.claim_any()) == 1
+    assert not store.claim_any()
+    grouped.configure(Policy())
+    assert len(store.claim_any()) == 1

@@ -279,20 +279,38 @@ function L.group_has_turn(b)
 end
 
 -- After a change of the policy: groups after this name that were at a limit get their places back, and the next claim
--- removes the place of a group that is still at its limit. Buckets depend on the old rate: they start full.
+-- removes the place of a group that is still at its limit. Buckets depend on the old rate: they start full. What a group
+-- was given by a lower weight counts as one job of now.
 function L.revise_groups(b, name, most)
   local names = call('ZRANGEBYLEX', b.base .. ':groups', '(' .. name, '+', 'LIMIT', 0, most)
   for _, found in ipairs(names) do
     local g = L.group_of(b.base, found)
-    if g and (g.at_limit > 0 or g.moment > 0) then
-      g.moment, g.ns = 0, 0
-      L.save_group(b, found, g, false)
-      L.group_change(b, found).revised = true
+    if g then
+      L.revise_places(b, found, g.moment > 0)
+      if g.at_limit > 0 or g.moment > 0 then
+        g.moment, g.ns = 0, 0
+        L.save_group(b, found, g, false)
+        L.group_change(b, found).revised = true
+      end
     end
   end
   if #names < most then return false end
   call('ZADD', b.base .. ':parked', 0, char(L.REVISE) .. names[#names])
   return true
+end
+
+-- Bring a group's places forward. `rated`: it may be parked because of its rate.
+function L.revise_places(b, name, rated)
+  local rules = L.group_rules(b, name)
+  for priority = 0, LIMIT.TOP_PRIORITY do
+    if L.has(b.tiers, 2 ^ (priority + LIMIT.PRIORITIES)) then
+      local time = call('ZSCORE', b.base .. ':turn' .. priority, name)
+      local late = time and tonumber(time) > L.turn_time(b, priority) + (1 - L.SOONER) / rules.weight
+      if late or rated and call('ZSCORE', b.base .. ':parked', char(priority) .. name) then
+        L.give_turn(b, priority, name, rules)
+      end
+    end
+  end
 end
 
 -- Arguments from args[from] on: pairs of a group's name ('': all others) and its rules (FORMAT.GROUP_RULES).
