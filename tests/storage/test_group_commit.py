@@ -141,6 +141,19 @@ def test_after_many_commits_the_next_sync_waits_briefly_for_their_callers():
     assert commits._crowd == 1, "so the next sync does not wait for others"
 
 
+def test_a_sync_begins_before_it_is_checked_unless_it_waits_for_other_callers():
+    steps: list[str] = []
+
+    def step(name):
+        return lambda: steps.append(name)
+
+    commits = GroupCommit(step("sync"), grouped=True, interval=0, check=step("check"), begin=step("begin"))
+    commits.wait(applied(commits, 1))
+    commits._crowd = 10
+    commits.wait(applied(commits, 2))
+    assert steps == ["begin", "check", "sync", "check", "sync"]
+
+
 def test_a_callback_runs_once_its_commit_is_durable():
     disk = Disk()
     commits = GroupCommit(disk.sync, grouped=True, interval=1)

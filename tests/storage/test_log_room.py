@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -88,6 +89,57 @@ def test_on_a_full_disk_commits_work_without_zeros(tmp_path: Path, monkeypatch: 
     assert rows_of(engine) == list(range(200))
     monkeypatch.undo()
     engine.close()
+
+
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The inodes of files that the system is told to begin to write, from now on."""
+    inodes: list[int] = []
+    monkeypatch.setattr(log_room, "_sync_file_range", lambda handle, *_: inodes.append(os.fstat(handle).st_ino))
+    return inodes
+
+
+def test_the_disk_begins_to_write_the_log_before_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inodes = begun(monkeypatch)
+    engine = RocksEngine(str(tmp_path / "data"), durability="disk")
+    write(engine, 100)
+    syncs = engine.group_commit.syncs
+    inodes.clear()
+    write(engine, 10, first=100)
+    assert inodes == [newest(tmp_path / "data").stat().st_ino] * 10
+    assert engine.group_commit.syncs == syncs + 10
+    engine._log.rotate()
+    write(engine, 3_000, first=110)
+    assert inodes[-1] == newest(tmp_path / "data").stat().st_ino
+    engine.close()
+    before = len(inodes)
+    engine._begin_sync()
+    assert len(inodes) == before, "it is closed"
+
+
+def test_where_a_sync_cannot_begin_early_commits_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_room, "_sync_file_range", None)
+    engine = RocksEngine(str(tmp_path / "data"), durability="disk")
+    write(engine, 100)
+    assert rows_of(engine) == list(range(100))
+    engine.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux's list of open files")
+def test_logs_are_not_kept_open(tmp_path: Path) -> None:
+    def open_logs() -> list[str]:
+        found = []
+        for handle in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the one that lists them
+                found.append(os.readlink(f"/proc/self/fd/{handle}"))
+        return [file for file in found if file.startswith(str(tmp_path)) and ".log" in file]
+
+    engine = RocksEngine(str(tmp_path / "data"), durability="disk")
+    for number in range(3):
+        write(engine, 3_000, first=3_000 * number)
+        engine._log.rotate()
+    assert len(open_logs()) <= 4, "RocksDB's, and one of ours"
+    engine.close()
+    assert open_logs() == []
 
 
 def test_an_older_log_may_end_in_zeros(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ class AsyncClaim(Claim):
         if hasattr(claim, "queue"):
             super().__init__(claim.queue, claim._leased)
         else:
-            self._leased = self._settled = None
+            self._leased = None
         self._threads = threads
 
     def __enter__(self) -> NoReturn:

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 class Claim:
     """One lease over up to `limit` jobs of one queue. Empty (and false) if there was nothing to claim."""
 
-    __slots__ = ("_leased", "_settled", "queue")
+    __slots__ = ("_leased", "queue")
 
     def __init__(self, queue: Queue, leased: Leased | None) -> None:
         self.queue = queue
         self._leased = leased
-        self._settled: set[bytes] | None = None
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -57,7 +56,7 @@ class Claim:
     def of_nothing() -> Claim:
         """Return an empty claim that belongs to no queue: its `queue` is unset."""
         made = object.__new__(Claim)
-        made._leased = made._settled = None
+        made._leased = None
         return made
 
     def __repr__(self) -> str:

@@ -61,11 +61,15 @@ class GroupCommit:
         grouped: bool,
         interval: float,
         check: Callable[[], None] = lambda: None,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` raises if a sync would be in vain. It runs before each, while more callers may come to be covered."""
+        """`check` raises if a sync would be in vain. It runs before each, while more callers may come to be covered.
+
+        `begin` starts what a sync waits for, without waiting. It runs before a sync that waits for no other callers.
+        """
         self.grouped = grouped
         self.syncs = 0
-        self._sync, self._check = sync, check
+        self._sync, self._check, self._begin = sync, check, begin
         #: The newest written commit. The engine sets it, under the writer's lock, before a caller waits for it.
         self.applied_to = 0
         self._durable = 0
@@ -208,8 +212,11 @@ class GroupCommit:
     def _sync_all(self, gate: _Gate, gather: bool) -> None:
         """Sync all written commits. Requires: the gate is held, and no other thread syncs."""
         try:
+            gather = gather and self._crowd >= _CROWD
+            if not gather:
+                self._begin()
             self._check()
-            if gather and self._crowd >= _CROWD:
+            if gather:
                 self._gather()
             self._running = gate
             self._next = _Gate()  # before `target` is read: the callers at the gate before had written by then

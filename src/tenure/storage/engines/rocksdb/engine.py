@@ -92,7 +92,11 @@ class RocksEngine:
         self._owner = os.getpid()
         self._stopped: TenureError | None = None
         self.group_commit = GroupCommit(
-            self._flush_log, grouped=durability == "disk", interval=sync_interval, check=self._check_folder
+            self._flush_log,
+            grouped=durability == "disk",
+            interval=sync_interval,
+            check=self._check_folder,
+            begin=self._begin_sync,
         )
         self.traits = Traits(
             scope="process",
@@ -112,8 +116,8 @@ class RocksEngine:
         self._db, self._watermark, self._sequence = found.db, found.watermark, found.sequence
         self._tables = [self._db.get_column_family(name) for name in NAMES]
         self._handles = [self._db.get_column_family_handle(name) for name in NAMES]
-        room = LogRoom(self._folder.db) if self._waits else None
-        self._log = LogRotation(self._tables, self._sync, self._recovery[2], room)
+        self._room = LogRoom(self._folder.db) if self._waits else None
+        self._log = LogRotation(self._tables, self._sync, self._recovery[2], self._room)
         self._memory = Memory()
         if self._writer.checked:
             self._reader: RocksReader = CheckedReader(self._tables, self._memory, self._writer)
@@ -284,6 +288,9 @@ class RocksEngine:
         watermark = self.__dict__.pop("_watermark", None)
         if watermark is not None:
             watermark.close()
+        room = self.__dict__.get("_room")
+        if room is not None:
+            room.close()
         reader = self.__dict__.get("_reader")
         if reader is not None:
             reader.close()
@@ -398,6 +405,11 @@ class RocksEngine:
             with self._sync_lock:
                 self._stop(exc, again=may_pass(exc))
             raise Unavailable(str(self._stopped)) from None
+
+    def _begin_sync(self) -> None:
+        room = self._room
+        if room is not None:
+            room.begin_sync()
 
     def _flush_log(self) -> None:
         """As `_sync`, of a folder that was checked; one at a time."""
