@@ -113,7 +113,15 @@ def test_what_is_within_the_limit(port: int):
         [b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 5000, *[b"x" * 5000] * 20],
         [b"GET / HTTP/1.1\r\nHost: x\r\n", *[b"B: " + b"y" * 997 + b"\r\n"] * 20],
     ],
-    ids=["a header", "the line", "many headers", "small headers", "with a body", "a header without end", "headers without end"],
+    ids=[
+        "a header",
+        "the line",
+        "many headers",
+        "small headers",
+        "with a body",
+        "a header without end",
+        "headers without end",
+    ],
 )
 def test_heads_that_are_too_large(parts: list[bytes], port: int):
     assert problem(said(port, *parts)) == (413, "too_large")

@@ -98,6 +98,7 @@ from tenure.storage.records.journal import (
     pack_event_middle,
     pack_event_text,
     rebase_journal,
+    row_names_job,
     split_ref,
 )
 from tenure.storage.records.leases import (
@@ -313,6 +314,7 @@ __all__ = [
     "pack_event_text",
     "pack_state",
     "rebase_journal",
+    "row_names_job",
     "seal",
     "seal_packed_state",
     "seal_state",
