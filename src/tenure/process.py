@@ -21,7 +21,9 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -85,6 +87,25 @@ def _renew_all() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all)
+
+
+def end_forked_child(parent: int, error: BaseException | None = None) -> None:
+    """End this process if it is a forked child of `parent`: it must not continue what only the parent may do.
+
+    It ends as a program does: with the code of a SystemExit, with 1 after the traceback of another error, or with 0.
+    """
+    if os.getpid() == parent:
+        return
+    code = 0 if error is None else 1
+    try:
+        if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+            code = (error.code or 0) & 0xFF
+        elif error is not None:
+            traceback.print_exception(error)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(code)  # also if the streams are closed, or the error cannot be printed
 
 
 def _forget_all() -> None:

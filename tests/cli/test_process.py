@@ -71,6 +71,27 @@ def test_a_reader_that_stops_ends_it_quietly(tmp_path: Path):
         assert "Traceback" not in ran.stderr
 
 
+def test_output_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path):
+    store = f"rocksdb:{tmp_path / 'data'}"
+    run("enqueue", "bulk", "x", "--store", store)
+    for command in (f"queues --store {store}", f"events --json --store {store}", "--help", "queues --help"):
+        ran = piped(f"$tenure {command} >/dev/full")
+        assert ran.stdout == "5\n", command
+        assert ran.stderr.count("\n") == 1
+        assert "standard output: No space left on device" in ran.stderr
+
+
+def test_closed_standard_streams_are_as_devnull(tmp_path: Path):
+    """The numbers of closed streams would otherwise go to the store's files, and what is printed into these."""
+    store = f"rocksdb:{tmp_path / 'data'}"
+    for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
+        assert piped(f"$tenure enqueue bulk x --store {store} {closed}").stdout.splitlines()[-1] == "0", closed
+    look = "import os; from tenure.cli import main; main.cli.main = lambda prog_name: print(os.fstat(2), file=open(9, 'w'))"
+    ran = piped(f'{sys.executable} -c "{look}; main.main()" 9>&1 >&- 2>&-')
+    assert ran.stdout.startswith("os.stat_result(st_mode=")
+    assert json.loads(run("counts", "bulk", "--store", store, "--json").stdout)["ready"] == 3
+
+
 def test_a_locked_store_names_its_owner(tmp_path: Path):
     url = f"rocksdb:{tmp_path / 'data'}"
     with tenure.open(url, sweep=False, listen=False):

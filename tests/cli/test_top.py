@@ -16,12 +16,25 @@ def test_a_small_terminal_shortens_names_and_no_numbers():
     name = QueueName("default", "customer-emails-of-the-european-region")
     counts = Counts(ready=1_234_567, scheduled=0, leased=0, done=0, dead=0, enqueued=1_234_567, removed=0)
     out = StringIO()
-    Console(file=out, width=80).print(screen(Sample(0.0, [QueueSample(name, False, counts, None)]), None, 24))
+    Console(file=out, width=80).print(screen(Sample(0.0, [QueueSample(name, False, counts, None)]), None, 24, 80))
     head, _, titles, row = out.getvalue().splitlines()[:4]
     assert head.startswith("1 queue · 1,234,567 waiting · 0 workers with jobs")
-    assert titles.split() == list(_TITLES)
+    assert titles.split() == [title for title in _TITLES if title != "blocked"]
     assert row.startswith("cust")
+    assert "…-region " in row
     assert " 1,234,567 " in row
+
+
+def test_blocked_jobs_have_a_column_only_if_there_are_some():
+    counts = Counts(ready=0, scheduled=0, leased=0, done=0, dead=0, enqueued=0, removed=0, blocked=3)
+    out = StringIO()
+    Console(file=out, width=80).print(
+        screen(Sample(0.0, [QueueSample(QueueName("acme", "mail"), True, counts, None)]), None, 24, 80)
+    )
+    titles, row, more = out.getvalue().splitlines()[2:5]
+    assert titles.split() == list(_TITLES)
+    assert row.split()[:2] == ["acme/mail", "3"]
+    assert more.split() == ["(paused)"]
 
 
 @pytest.mark.parametrize(("height", "shown"), [(24, 13), (50, 39), (8, 5)])
@@ -34,7 +47,7 @@ def test_of_more_queues_than_lines_the_busiest_are_shown(height: int, shown: int
         queue.workers["mole"] = 1
     queues[2].workers.update(hare=1, newt=1)
     out = StringIO()
-    Console(file=out, width=100).print(screen(Sample(0.0, queues), None, height))
+    Console(file=out, width=100).print(screen(Sample(0.0, queues), None, height, 100))
     lines = out.getvalue().splitlines()
     assert [line.split()[0] for line in lines[3 : 3 + shown]] == [f"queue-{99 - n}" for n in range(shown)]
     assert lines[3 + shown].startswith(f"{100 - shown} queues more, less busy")

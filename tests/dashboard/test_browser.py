@@ -191,6 +191,16 @@ def test_another_tenants_job_is_not_found(server: Running, visit: NewVisit):
     expect(page.locator("body")).not_to_contain_text("secret")
 
 
+def test_an_address_without_a_page_says_so(server: Running, visit: NewVisit):
+    page = visit().sign_in(token("acme", "consume"))
+    for address in ("#/nowhere", "#/queue/%ff", "#/constructor", "#/workers"):
+        page.goto(f"{server.url}/{address}")
+        title = "Workers and leases" if address == "#/workers" else "Not found"
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        # Focus follows the page, and its outline would be a line across it.
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "none"
+
+
 def test_a_lost_connection_is_told_and_found_again(server: Running, visit: NewVisit):
     queue = server.store.queue("emails", tenant="acme")
     queue.enqueue(b"x")

@@ -5,14 +5,19 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import threading
 import time
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Semaphore
 from typing import Any
 
 import pytest
 
+from tenure.model.names import QueueName
 from tenure.server_settings import Limits
 from tests.server.running import Running, running, token
 
@@ -132,3 +137,35 @@ def test_a_longer_wait_is_answered_at_the_limit(served: Running, headers: dict[s
     assert (answer.status, found["jobs"]) == (200, [])
     assert found["left_ms"] > 3_500_000
     assert time.monotonic() - start < 30
+
+
+def test_long_requests_of_a_tenant_leave_threads_for_others():
+    """A search of the journal for a job that is gone may take minutes; sixteen would stop the server for all."""
+    with running() as served:
+        backend = served.store._backend
+        timeline, begun, go_on = backend.timeline, Semaphore(0), threading.Event()
+
+        def slow(name: QueueName, job: bytes) -> object:
+            if name.tenant == "acme":
+                begun.release()
+                assert go_on.wait(60)
+            return timeline(name, job)
+
+        backend.timeline = slow  # type: ignore[assignment,method-assign]
+        of = {tenant: token(tenant, "admin") for tenant in ("acme", "globex")}
+        path = f"/v1/queues/emails/jobs/{1:032x}"
+        with ThreadPoolExecutor(20) as pool:
+
+            def ask(tenant: str, target: str) -> int:
+                with closing(http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)) as connection:
+                    connection.request("GET", target, headers=of[tenant])
+                    return connection.getresponse().status
+
+            others = [pool.submit(ask, "acme", path + end) for end in ("/timeline", "/explain") * 10]
+            assert begun.acquire(timeout=60)
+            assert begun.acquire(timeout=60)
+            assert ask("globex", path + "/timeline") == 404
+            assert ask("globex", "/v1/queues/emails/jobs?state=ready") == 200
+            assert not begun.acquire(timeout=0.1)
+            go_on.set()
+            assert [other.result(60) for other in others] == [404] * 20

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tenure import App
+from tenure import App, current_job
 
 app = App("memory:", sweep=False)
 
@@ -131,3 +131,23 @@ async def coroutine(how: str) -> int:
 def hold(seconds: float) -> str:
     time.sleep(seconds)
     return "held"
+
+
+@app.task(max_attempts=1)
+def forks(how: str) -> str:
+    """Leaves the handler in two processes."""
+    child = os.fork()
+    if child:
+        return f"the child ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
+    if how == "exits":
+        sys.exit(3)
+    if how == "raises":
+        raise Unprintable
+    if how == "reports":
+        current_job().step("step", lambda: 1)
+    return "the child"
+
+
+@app.task(max_attempts=1)
+async def forks_async(how: str) -> str:
+    return forks(how)

@@ -262,6 +262,15 @@ def test_top_on_a_terminal(folder):
     assert "Traceback" not in screen.sent
 
 
+def test_top_says_once_which_store_it_found(folder):
+    """Each further time would scroll its first line away."""
+    run("enqueue", "emails", "x", "--store", "rocksdb:data")
+    screen = Screen("top", "--every", "0.1")
+    screen.until(r"0\.0\s+0\.0[\s\S]+(0\.0\s+0\.0[\s\S]+){3}")
+    assert screen.end() == 130
+    assert screen.sent.count("Using rocksdb:./data") == 1
+
+
 def test_top_in_a_pipe(folder):
     with tenure.open("lmdb:data", sweep=False) as store:
         store.queue("emails").enqueue_many([b"x"] * 5)

@@ -106,3 +106,12 @@ def test_what_ends_the_whole_worker_leaves_the_job_to_the_next(pool, tmp_path):
             assert job.attempt == 2
         finally:
             endings.app.use("memory:")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["forks", "forks_async"])
+@pytest.mark.parametrize(("how", "code"), [("returns", 0), ("exits", 3), ("raises", 1), ("reports", 1)])
+def test_a_forked_child_ends_where_the_handler_ends(worker, kind, how, code):
+    """Otherwise the child reports a second outcome, which the worker takes for that of the next job."""
+    assert getattr(endings, kind).delay(how).result(60) == f"the child ended with {code}"
+    assert [handle.result(60) for handle in endings.hold.map([0.0] * SLOTS)] == ["held"] * SLOTS

@@ -182,6 +182,8 @@ class Root(Group):
             code = USAGE
         except click.Abort:
             code = INTERRUPTED
+        except OSError as exc:  # of the help, which is printed before a command begins
+            code = _report(_output_error(exc), Session())
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -200,7 +202,17 @@ class Root(Group):
             _discard_stdout()
             raise click.exceptions.Exit(UNREAD) from None
         except Exception as exc:  # noqa: BLE001 - every error becomes a sentence; --debug shows the traceback
-            raise click.exceptions.Exit(_report(exc, session)) from None
+            raise click.exceptions.Exit(_report(_output_error(exc), session)) from None
+
+
+def _output_error(error: Exception) -> Exception:
+    """Return the error, with the name of standard output if that is what cannot be written: then discard the rest."""
+    try:
+        sys.stdout.flush()
+    except OSError as exc:
+        _discard_stdout()
+        return OSError(exc.errno, exc.strerror, "standard output") if isinstance(error, OSError) else error
+    return error
 
 
 def _report(exc: Exception, session: Session) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -87,7 +88,22 @@ cli.add_theme("Pipelines", (export.export, analysis.audit, analysis.report, spar
 cli.add_theme("Serve", (serve.serve, dashboard.dashboard, tokens.token))
 
 
+def _open_standard_streams() -> None:
+    """Open /dev/null for standard streams that the caller has closed.
+
+    Otherwise the store's files take their numbers, and a library that reports to standard error writes into them.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), mode, closefd=False))  # noqa: SIM115
+
+
 def main() -> None:
+    _open_standard_streams()
     if not sys.stdout.isatty():
         # With PYTHONUNBUFFERED, which containers often set, a text stream loses what does not fit into one write to a
         # pipe.

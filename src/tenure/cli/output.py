@@ -219,5 +219,13 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip("…") + "…"
 
 
+def shortened_inside(text: str, limit: int) -> str:
+    """Return the text, or its two ends around one ellipsis: names often differ at their ends."""
+    if len(text) <= limit:
+        return text
+    head = max(0, limit - 1) // 2
+    return text[:head] + "…" + text[len(text) - max(0, limit - 1 - head) :]
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -49,6 +49,11 @@ class Session:
 
     def where(self) -> tuple[str, str | None]:
         """Return the engine and its path: from --store, else the settings, else ./data."""
+        return self._where
+
+    @cached_property
+    def _where(self) -> tuple[str, str | None]:
+        """As `where`. Says once that nothing is configured: `top` asks at each refresh, and draws where that goes."""
         storage = self.settings.storage
         if storage.engine == "memory":
             return storage.engine, None

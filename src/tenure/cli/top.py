@@ -17,7 +17,7 @@ from rich.text import Text
 from tenure.api.store import Store
 from tenure.cli.command import command
 from tenure.cli.json_shapes import Shape
-from tenure.cli.output import Screen, clean, number, plural
+from tenure.cli.output import Screen, clean, number, plural, shortened_inside
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, now_ms, span
 from tenure.model.group import GroupInfo
@@ -100,11 +100,13 @@ def top(session: Session, names: Sequence[str], every: float, once: bool) -> Non
             _write(session, sample, before)
             session.out.flush()
     console = Screen()
-    with Live(screen(sample, None, console.height), console=console, screen=True, auto_refresh=False) as live:
+    with Live(
+        screen(sample, None, console.height, console.width), console=console, screen=True, auto_refresh=False
+    ) as live:
         while True:
             time.sleep(every)
             before, sample = sample, take_sample(session, names)
-            live.update(screen(sample, before, console.height), refresh=True)
+            live.update(screen(sample, before, console.height, console.width), refresh=True)
 
 
 def take_sample(session: Session, names: Sequence[str]) -> Sample:
@@ -137,15 +139,24 @@ def _sample_queue(store: Store, info: QueueInfo) -> QueueSample:
 
 
 _TITLES = ("queue", "blocked", "ready", "scheduled", "leased", "dead", "in/s", "out/s", "oldest", "workers")
+#: Between two columns, and the least of a name that is shown.
+_GAP, _SHORTEST_NAME = 2, 8
 
 
-def screen(sample: Sample, before: Sample | None, height: int) -> RenderableType:
-    """What fits into so many lines: if not all queues do, the busiest."""
+def _table(sample: Sample, before: Sample | None, shown: Sequence[QueueSample]) -> tuple[list[str], list[list[Text]]]:
+    """Return titles and rows; `blocked` only if a queue has such jobs, which most have not."""
+    rows = [_row(queue, sample.rates(before, queue)) for queue in shown]
+    titles = list(_TITLES)
+    if not any(queue.counts.blocked for queue in sample.queues):
+        at = titles.index("blocked")
+        titles = titles[:at] + titles[at + 1 :]
+        rows = [row[:at] + row[at + 1 :] for row in rows]
+    return titles, rows
+
+
+def screen(sample: Sample, before: Sample | None, height: int, width: int) -> RenderableType:
+    """What fits into so many lines: if not all queues do, the busiest. In a narrow window names are shortened."""
     queues = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    # Only a column that may wrap is narrowed on a small terminal: names are shortened, numbers are not.
-    queues.add_column(_TITLES[0], overflow="ellipsis")
-    for title in _TITLES[1:]:
-        queues.add_column(title, justify="right", no_wrap=True)
     workers: Counter[str] = Counter()
     for queue in sample.queues:
         workers.update(queue.workers)
@@ -158,8 +169,15 @@ def screen(sample: Sample, before: Sample | None, height: int) -> RenderableType
         shown = sorted(shown, key=lambda queue: -(queue.counts.waiting + queue.counts.leased + queue.counts.dead))[
             :room
         ]
-    for queue in shown:
-        queues.add_row(*_row(queue, sample.rates(before, queue)))
+    titles, rows = _table(sample, before, shown)
+    for title in titles:
+        # Only the column of names may wrap, `(paused)` onto a second line: numbers are not shortened.
+        queues.add_column(title, justify="left" if title == "queue" else "right", no_wrap=title != "queue")
+    numbers = sum(max(map(len, cells)) + _GAP for cells in zip(titles[1:], *(row[1:] for row in rows), strict=True))
+    most = max(_SHORTEST_NAME, width - numbers)
+    for queue, row in zip(shown, rows, strict=True):
+        paused = row[0][len(str(queue.name)) :]
+        queues.add_row(Text(shortened_inside(str(queue.name), most), style="bold").append_text(paused), *row[1:])
     holding = Table(box=None, pad_edge=False, header_style="bold")
     holding.add_column("worker", no_wrap=True)
     holding.add_column("jobs in hand", justify="right")
@@ -193,26 +211,27 @@ def _age(since_ms: int | None) -> float | None:
     return None if since_ms is None else max(0.0, (now_ms() - since_ms) / 1000)
 
 
-def _row(queue: QueueSample, rates: tuple[float, float] | None) -> list[Text | str]:
+def _row(queue: QueueSample, rates: tuple[float, float] | None) -> list[Text]:
     counts = queue.counts
     age = _age(queue.oldest_ms)
     name = Text(str(queue.name), style="bold")
     if queue.paused:
         name.append(" (paused)", style="yellow")
-    return [
+    cells: list[Text | str] = [
         name, number(counts.blocked), number(counts.ready), number(counts.scheduled), number(counts.leased),
         number(counts.dead, alarm=True),
         *(("-", "-") if rates is None else (f"{rate:,.1f}" for rate in rates)),
         "" if age is None else span(age), number(len(queue.workers)),
     ]  # fmt: skip
+    return [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
 
 
 def _write(session: Session, sample: Sample, before: Sample | None) -> None:
     if session.json:
         session.out.emit_all(_shape(queue, sample.rates(before, queue)) for queue in sample.queues)
     else:
-        titles = [title if title == "queue" else f">{title}" for title in _TITLES]
-        session.out.table(titles, [_row(queue, sample.rates(before, queue)) for queue in sample.queues])
+        titles, rows = _table(sample, before, sample.queues)
+        session.out.table([title if title == "queue" else f">{title}" for title in titles], rows)
 
 
 def _shape(queue: QueueSample, rates: tuple[float, float] | None) -> Shape:

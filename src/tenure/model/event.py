@@ -9,6 +9,10 @@ import msgspec
 
 from tenure.model.durations import as_datetime
 
+#: A timeline holds at most this many events of its job, with texts of about so many characters: the newest.
+MAX_TIMELINE = 10_000
+MAX_TIMELINE_TEXT = 16 * 1024**2
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One event. (commit, index) is its position in the journal; `number` counts events from 1 without a gap."""

@@ -10,7 +10,7 @@ from struct import error as StructError
 from typing import TypeVar
 
 from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
-from tenure.model.event import Event, EventPage
+from tenure.model.event import MAX_TIMELINE, MAX_TIMELINE_TEXT, Event, EventPage
 from tenure.model.event_view import EventPosition, public_event
 from tenure.model.ids import NO_ID
 from tenure.model.lifecycle import State
@@ -219,7 +219,7 @@ def shown(row: JournalRow, commit: int, index: int, event: EventRecord, name: Qu
 
 
 def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
-    """A job's events, oldest first: by the links back from its last event, which is searched if the job is gone."""
+    """A job's newest events, oldest first: by the links back from its last, which is searched if the job is gone."""
 
     def run(reader: Reader) -> tuple[int, int] | None:
         queue = core.registry.find(reader, name)
@@ -238,9 +238,10 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
 
 
 def _walk(reader: Reader, name: QueueName, ref: int) -> list[Event]:
-    found = []
+    found: list[Event] = []
+    size = 0
     oldest, _ = bounds(reader)
-    while ref:
+    while ref and len(found) < MAX_TIMELINE and size < MAX_TIMELINE_TEXT:
         commit, index = records.split_ref(ref)
         if commit < oldest:
             break  # earlier events were trimmed
@@ -252,6 +253,7 @@ def _walk(reader: Reader, name: QueueName, ref: int) -> list[Event]:
             raise Corrupt(f"journal row {commit} has no event {index}")
         event = row.events[index]
         found.append(shown(row, commit, index, event, name))
+        size += event.text_bytes
         ref = event.previous
     return found[::-1]
 
@@ -261,21 +263,27 @@ def _last_event_of(reader: Reader, queue: int, job: bytes) -> int | None:
     created = int.from_bytes(job[:6], "big")
     oldest, newest = bounds(reader)
     start = first_at(reader, created, oldest, newest)
-    for commit, row in rows_from(reader, start, newest):
-        for index, event in enumerate(row.events):
-            if event.job == job and event.queue == queue and event.state == State.GONE:
-                return records.event_ref(commit, index)
+    for commit, value in _values_from(reader, start, newest):
+        if records.row_names_job(value, commit, job):
+            for index, event in enumerate(records.decode_journal(value, commit).events):
+                if event.job == job and event.queue == queue and event.state == State.GONE:
+                    return records.event_ref(commit, index)
     return None
 
 
 def rows_from(reader: Reader, commit: int, newest: int) -> Iterator[tuple[int, JournalRow]]:
+    for number, value in _values_from(reader, commit, newest):
+        yield number, records.decode_journal(value, number)
+
+
+def _values_from(reader: Reader, commit: int, newest: int) -> Iterator[tuple[int, bytes]]:
     while commit <= newest:
         rows = reader.scan(keyspace.JOURNAL, keyspace.commit(commit), keyspace.commit(newest + 1), 100)
         if not rows:
             return
         for key, value in rows:
             number = keyspace.split_commit(key)
-            yield number, records.decode_journal(value, number)
+            yield number, value
             commit = number + 1
 
 

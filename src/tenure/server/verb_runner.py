@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from tenure import telemetry
 from tenure.errors import TenureError
@@ -25,6 +26,10 @@ T = TypeVar("T")
 SMALL_BYTES = 16 * 1024
 #: So may a claim of more jobs than this.
 _SMALL_CLAIM = 1000
+#: Verbs whose cost is not bounded by their request: they may search the whole journal, or change a whole queue.
+_LONG_VERBS = frozenset({"timeline", "wait_for", "replay", "purge"})
+#: How many of them a tenant runs at once. Its others wait, and hold no thread that another tenant needs.
+LONG_AT_ONCE = 2
 
 
 class CallerGone(Abandoned):
@@ -40,6 +45,7 @@ class VerbRunner:
         #: Whether small verbs run on the event loop.
         self.inline = waits_on == "nothing"
         self._defers = waits_on == "sync"
+        self._slots: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
 
     def close(self) -> None:
         """Return once the running verbs have ended."""
@@ -61,7 +67,20 @@ class VerbRunner:
             return await self._run_deferring(request)
         # A repeat of a request with an id gets the same jobs; those of a request without one are released.
         undo = None if isinstance(request.key, tuple) else lambda answer: self._dispatcher.release(request, answer)
-        return await self.run(self._dispatcher.run, request, undo=undo)
+        async with self._turn(request):
+            return await self.run(self._dispatcher.run, request, undo=undo)
+
+    def long_turn(self, tenant: str | None) -> asyncio.Semaphore:
+        """Return the semaphore under which the tenant's work of unbounded length runs."""
+        slots = self._slots.get(tenant)
+        if slots is None:
+            slots = self._slots[tenant] = asyncio.Semaphore(LONG_AT_ONCE)
+        return slots
+
+    def _turn(self, request: DecodedRequest) -> contextlib.AbstractAsyncContextManager[object]:
+        return (
+            self.long_turn(request.call.tenant) if request.operation.verb in _LONG_VERBS else contextlib.nullcontext()
+        )
 
     async def run(self, work: Callable[..., T], *arguments: object, undo: Callable[[T], None] | None = None) -> T:
         """Run `work` in a thread. `undo` is called with the result if this task is cancelled before it gets it."""
@@ -122,7 +141,8 @@ class VerbRunner:
                 woken.clear()
                 if gone is not None and gone.done():
                     raise CallerGone
-                answer = await run(wait.look, undo=wait.release)
+                async with self._turn(request):
+                    answer = await run(wait.look, undo=wait.release)
                 if answer is not None:
                     if gone is not None and gone.done():
                         await run(wait.release, answer)

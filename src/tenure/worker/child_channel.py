@@ -6,6 +6,7 @@ child → parent      Hello, then for each Assignment: any number of Progress an
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from struct import Struct
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tenure.errors import StoreClosed
 from tenure.model.failure import Failure
 from tenure.model.step import Step
 from tenure.worker.outcomes import Outcome
@@ -85,9 +87,12 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._process = os.getpid()
 
     def send(self, message: Message) -> None:
-        """Raises OSError if the other end is gone."""
+        """Raises OSError if the other end is gone, and StoreClosed in a forked child, whose answer is not awaited."""
+        if os.getpid() != self._process:
+            raise StoreClosed("this process is a fork of the one that runs the job")
         data = _encoder.encode(message)
         self._socket.sendall(_LENGTH.pack(len(data)) + data)
 

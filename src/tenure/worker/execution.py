@@ -1,18 +1,21 @@
 """Run one job to its outcome, for every pool; pools differ in where they call this, and how they end it.
 
 Neither `run` nor `run_async` raises: an unreadable payload, and whatever a handler raises (including `SystemExit` and
-`GeneratorExit`), becomes the job's outcome.
+`GeneratorExit`), becomes the job's outcome. If a handler forks, its child ends where the handler ends: only the parent
+reports the outcome.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tenure.errors import InvalidArgument, TooLarge
 from tenure.model.job import MAX_PAYLOAD
 from tenure.model.request import follow_ups
+from tenure.process import end_forked_child
 from tenure.worker import tracing
 from tenure.worker.codec import is_json, open_envelope
 from tenure.worker.context import CurrentJob, CurrentJobScope
@@ -29,6 +32,7 @@ _ANY_TASK = FailureRules()
 def run(app: App, job: CurrentJob, payload: bytes, on_error: Callable[[BaseException], None] | None = None) -> Outcome:
     """Run a job in this thread. An `async def` handler gets an event loop of its own. `on_error` gets its exception."""
     rules = _ANY_TASK
+    process = os.getpid()
     try:
         call = _decode(app, payload)
         if isinstance(call, Outcome):
@@ -42,8 +46,10 @@ def run(app: App, job: CurrentJob, payload: bytes, on_error: Callable[[BaseExcep
                 result = task.function(*args, **kwargs)
                 if task.is_async:
                     result = asyncio.run(result)
+                end_forked_child(process)
                 outcome = _outcome_of_result(task, job, result)
             except BaseException as exc:
+                end_forked_child(process, exc)
                 hooks.on_error(exc)
                 raise
             hooks.after(result)
@@ -57,6 +63,7 @@ def run(app: App, job: CurrentJob, payload: bytes, on_error: Callable[[BaseExcep
 async def run_async(app: App, job: CurrentJob, payload: bytes) -> Outcome:
     """Run an `async def` handler on this event loop."""
     rules = _ANY_TASK
+    process = os.getpid()
     try:
         call = _decode(app, payload)
         if isinstance(call, Outcome):
@@ -68,8 +75,10 @@ async def run_async(app: App, job: CurrentJob, payload: bytes) -> Outcome:
             try:
                 hooks.before()
                 result = await task.function(*args, **kwargs)
+                end_forked_child(process)
                 outcome = _outcome_of_result(task, job, result)
             except BaseException as exc:
+                end_forked_child(process, exc)
                 hooks.on_error(exc)
                 raise
             hooks.after(result)

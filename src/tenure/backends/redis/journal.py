@@ -12,7 +12,7 @@ from tenure.backends.redis.core import Core
 from tenure.backends.redis.records import Row, decode_row, decode_state, encode_msgpack, row_time
 from tenure.backends.redis.shards import Shard
 from tenure.errors import Corrupt, InvalidArgument, JournalTrimmed
-from tenure.model.event import Event, EventPage
+from tenure.model.event import MAX_TIMELINE, MAX_TIMELINE_TEXT, Event, EventPage
 from tenure.model.event_view import EventPosition, public_event
 from tenure.model.ids import NO_ID, created_ms
 from tenure.model.lifecycle import State
@@ -178,7 +178,7 @@ def forget_consumer(core: Core, consumer: str) -> bool:
 
 
 def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
-    """Return a job's events, oldest first, by links back from the last one; a removed job's is searched for."""
+    """Return a job's newest events, oldest first, by links back from the last one; a removed job's is searched for."""
     queue = core.shards.find(name)
     if queue is None or job == NO_ID:
         return []
@@ -186,7 +186,8 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
     raw = core.commands.call(shard.base, "fetch", job)[1]
     last = decode_state(raw, job).last_event if raw else _last_event_of(core, shard, job)
     found: list[Event] = []
-    while last:
+    size = 0
+    while last and len(found) < MAX_TIMELINE and size < MAX_TIMELINE_TEXT:
         commit, index = divmod(last, 1 << PLACE_BITS)
         row = read_row(core, shard, commit)
         if row is None:
@@ -194,6 +195,7 @@ def timeline(core: Core, name: QueueName, job: bytes) -> list[Event]:
         if index >= len(row.events):
             raise Corrupt(f"journal row {commit} of {name} has no event {index}")
         found.append(shown(row, index, name))
+        size += len(found[-1].text or "")
         last = row.events[index].previous
     return found[::-1]
 

@@ -115,7 +115,9 @@ class Dashboard:
 
         await self._count(await self._identify(scope, headers))
         if "text/event-stream" not in headers.get("accept", ""):
-            body = await self._operations.runner.run(await identify(None))
+            runner = self._operations.runner
+            async with runner.long_turn(log_entry(scope).tenant):  # a job's view may search the journal
+                body = await runner.run(await identify(None))
             return Reply(200, "application/json", body, _NO_STORE)
 
         async def caller_leaves() -> None:

@@ -100,6 +100,7 @@ from tenure.storage.records.journal import (
     pack_event_middle,
     pack_event_text,
     rebase_journal,
+    row_names_job,
     split_ref,
 )
 from tenure.storage.records.leases import (
@@ -316,6 +317,7 @@ __all__ = [
     "pack_event_text",
     "pack_state",
     "rebase_journal",
+    "row_names_job",
     "seal",
     "seal_count",
     "seal_packed_state",

@@ -25,10 +25,16 @@ function leave() {
   lives = [];
 }
 
+/** The parts of the address after the #; of one that is not encoded as an address, the whole as the page's name. */
+function parts() {
+  const path = location.hash.replace(/^#\/?/, "");
+  try { return path.split("/").map(decodeURIComponent); } catch { return [path]; }
+}
+
 function route() {
   leave();
   if (!me) return;
-  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [name, ...rest] = parts();
   const page = {
     me, main,
     live: (live) => { lives.push(live); return live; },
@@ -36,7 +42,7 @@ function route() {
     failed: (error) => { leave(); show(main, h("h1", { tabindex: "-1" }, error.status === 404 ? "Not found" : "This cannot be shown"), h("p", { class: "problem", role: "alert" }, error.message), h("p", null, h("a", { href: "#/" }, "All queues"))); },
   };
   show(document.getElementById("nav"), LINKS.map(([title, href]) => h("a", { href, "aria-current": href === (name ? `#/${name}` : "#/") || (href === "#/" && ["queue", "job", "flow"].includes(name)) ? "page" : null }, title)));
-  const known = PAGES[name];
+  const known = Object.hasOwn(PAGES, name) && PAGES[name];
   show(main, h("h1", { tabindex: "-1" }, "…"));
   if (known) known(page, ...rest);
   else page.failed({ status: 404, message: "There is no such page." });
