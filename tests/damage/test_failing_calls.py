@@ -86,7 +86,7 @@ def test_a_failing_call_loses_nothing_acknowledged(engine: str, tmp_path: Path) 
         where = f"{call} fails with {error} at {when}"
         outcomes[trial(engine, tmp_path / str(number), f"inject={call}:error={error}:when={when}", where)] += 1
     print(f"{engine}: {COUNT} processes with failing calls: {dict(outcomes)}; nothing lost")
-    assert len(outcomes) > 1, "no call failed"
+    assert set(outcomes) != {"none"}, "no call failed"
 
 
 def trial(engine: str, work: Path, injection: str, where: str) -> str:
