@@ -80,7 +80,7 @@ BUGS = (
     Bug("a queue has one leased job more than its limit", "queueing/limits.py", "return (queue.policy.max_leased or 0) - leased",
         "return (queue.policy.max_leased or 0) - leased + 1"),
     Bug("a group has one leased job more than its limit", "queueing/group_selection.py",
-        "return self._slots is not None and self.taken >= self._slots", "return self._slots is not None and self.taken > self._slots"),
+        "policy.max_leased is None else policy.max_leased - leased", "policy.max_leased is None else policy.max_leased - leased + 1"),
     Bug("a job that is let go keeps its place in its group", "queueing/groups.py",
         "unit.groups.of(queue, group_id(name), name).leased -= 1", "pass"),
     Bug("a job does not wait for parents that are leased", "queueing/flow_links.py",

@@ -72,11 +72,18 @@ class SmallTable(dict[bytes, bytes]):
         found = keys[bisect_left(keys, begin) : stop]
         return reversed(found) if reverse else iter(found)
 
-    def copied(self) -> SmallTable:
-        made = SmallTable()
-        made.update(self)
-        made._sorted = self._sorted.copy()
-        return made
+
+class LiveSnapshot(_Snapshot):
+    """The tables themselves: no commit is made while a snapshot is open, since there is one thread."""
+
+    def __init__(self, engine: FaultyEngine) -> None:
+        super().__init__(engine._tables)
+        self._engine = engine
+        engine.open_snapshots += 1
+
+    def close(self) -> None:
+        super().close()
+        self._engine.open_snapshots -= 1
 
 
 class FaultyEngine(MemoryEngine):
@@ -94,6 +101,7 @@ class FaultyEngine(MemoryEngine):
         #: The old values of each commit that is not durable yet, oldest first: (space, key, value before).
         self._not_durable: list[list[tuple[Space, bytes, bytes | None]]] = []
         self._slow = 0
+        self.open_snapshots = 0
         #: The last durable row of the journal; and whether the last commit is a claim that did not wait for durability.
         self.durable_to = 0
         self._claimed = False
@@ -171,6 +179,7 @@ class FaultyEngine(MemoryEngine):
             super().transact(in_vain)
 
     def _apply(self, changes: Changes) -> None:
+        assert not self.open_snapshots
         assert isinstance(changes, Transaction)
         needed = changes.answers_after
         self._claimed = self.traits.scope == "process" and needed is not None and needed <= self.durable_to
@@ -202,7 +211,7 @@ class FaultyEngine(MemoryEngine):
         return lost
 
     def snapshot(self, spaces: Sequence[Space] | None = None) -> Snapshot:
-        return self._under_lock(lambda: _Snapshot([table.copied() for table in self._tables]))
+        return LiveSnapshot(self)
 
     def leased(self, queue: int) -> tuple[int, int]:
         """The number of leased jobs of the queue; and of its group with the most leased jobs."""

@@ -17,6 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
 
+from tenure.errors import OpenError
 from tenure.storage.checksum import crc32
 
 _SLOT = Struct("<8sQQ")  # boot, written, durable; a CRC follows
@@ -29,6 +30,7 @@ _MULTIPLIER, _OFFSET = 40_503, 12_345
 
 class DurableWatermark:
     def __init__(self, path: Path, boot_id: str) -> None:
+        """Read or create the file. Raises OpenError."""
         self._boot = blake2b(boot_id.encode(), digest_size=8).digest()
         self._slot = 0
         self.written = 0
@@ -37,15 +39,18 @@ class DurableWatermark:
         self.required = 0
         #: Whether the file exists but is damaged: the store may be sound, but the bound is lost.
         self.damaged = False
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            found = os.pread(fd, _BYTES, 0)
-            if len(found) < _BYTES:  # allocated now: a store into a mapped hole is SIGBUS on a full disk
-                os.pwrite(fd, found.ljust(_BYTES, b"\0"), 0)
-            self._map = mmap.mmap(fd, _BYTES)
-            self.words = memoryview(self._map).cast("Q")
-        finally:
-            os.close(fd)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                found = os.pread(fd, _BYTES, 0)
+                if len(found) < _BYTES:  # allocated now: a store into a mapped hole is SIGBUS on a full disk
+                    os.pwrite(fd, found.ljust(_BYTES, b"\0"), 0)
+                self._map = mmap.mmap(fd, _BYTES)
+            finally:
+                os.close(fd)
+        except OSError as exc:
+            raise OpenError(f"{path} cannot be used: {exc.strerror or exc}") from exc
+        self.words = memoryview(self._map).cast("Q")
         self._load(found)
 
     def _load(self, found: bytes) -> None:

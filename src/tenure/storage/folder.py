@@ -121,15 +121,19 @@ class Folder:
     def write_format(self, *, upgrading: bool = False) -> None:
         """Write FORMAT, after the engine has created its files: from here on the folder is a store.
 
-        `upgrading`: its rows are being upgraded. Until the next call without it, no release opens the store.
+        `upgrading`: its rows are being upgraded. Until the next call without it, no release opens the store. Raises
+        OpenError.
         """
         temporary = self.path / "FORMAT.new"
-        with open(temporary, "w", opener=_private) as out:
-            out.write(f"tenure {FORMAT} {self.engine}{f' {UPGRADING}' if upgrading else ''}\n")
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.rename(self.path / "FORMAT")
-        sync_folder(self.path)
+        try:
+            with open(temporary, "w", opener=_private) as out:
+                out.write(f"tenure {FORMAT} {self.engine}{f' {UPGRADING}' if upgrading else ''}\n")
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.rename(self.path / "FORMAT")
+            sync_folder(self.path)
+        except OSError as exc:
+            raise self._unusable(exc) from exc
 
     # ── ownership ────────────────────────────────────────────────────────────────────────────────────────────────────
 

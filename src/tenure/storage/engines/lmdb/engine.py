@@ -16,7 +16,7 @@ from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engine import Durability, Reader, Row, Snapshot, Space, Traits, Transaction
 from tenure.storage.engines.lmdb.flat_combining import Combiner, Request
 from tenure.storage.engines.lmdb.map_gate import Gate
-from tenure.storage.engines.lmdb.opening import SharedWatermark, databases, open_env, take
+from tenure.storage.engines.lmdb.opening import SharedWatermark, databases, open_env, refusal, take
 from tenure.storage.engines.lmdb.reader import KEY_BYTES, Rows, translated
 from tenure.storage.engines.lmdb.transaction import LmdbTransaction
 from tenure.storage.folder import Folder, make_private, sync_folder
@@ -78,11 +78,11 @@ class LmdbEngine:
                 self.remarks = self._marks.remarks()
                 self._check_tail()
                 self.tend()
+                if not existed:
+                    folder.write_format()
             except BaseException:
                 self._env.close()
                 raise
-            if not existed:
-                folder.write_format()
         except BaseException:
             folder.unlock()
             raise
@@ -327,6 +327,8 @@ class LmdbEngine:
         try:
             dbs = databases(self._env, txn, existed)
             txn.commit()
+        except lmdb.Error as exc:
+            raise refusal(self._folder, exc) from exc
         finally:
             txn.abort()
             self._gate.leave()

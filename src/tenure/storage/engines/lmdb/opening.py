@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 
-from tenure.errors import Corrupt, FormatError, OpenError, StoreLocked
+from tenure.errors import Corrupt, FormatError, OpenError, StoreLocked, TenureError
 from tenure.storage.durable_watermark import DurableWatermark
 from tenure.storage.engines.lmdb.reader import translated
 from tenure.storage.folder import Folder
@@ -75,8 +75,13 @@ def open_env(folder: Folder, map_size: int) -> lmdb.Environment:
             if "already open" in str(exc):
                 advice = "Share the open store: it is safe for threads."
                 raise StoreLocked(str(folder.path), "this process", advice) from exc
-            found = translated(exc)
-            raise found if isinstance(found, Corrupt) else OpenError(f"{folder.path} cannot be opened: {exc}") from exc
+            raise refusal(folder, exc) from exc
+
+
+def refusal(folder: Folder, exc: lmdb.Error) -> TenureError:
+    """The error for a store that LMDB cannot open."""
+    found = translated(exc)
+    return found if isinstance(found, Corrupt) else OpenError(f"{folder.path} cannot be opened: {exc}")
 
 
 def databases(env: lmdb.Environment, txn: Txn, existed: bool) -> list[Any]:
