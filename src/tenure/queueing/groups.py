@@ -429,11 +429,12 @@ def _revise(unit: UnitOfWork, queue: RegisteredQueue, after: bytes) -> None:
     found = [(key, records.decode_group(raw)) for key, raw in rows]
     for key, record in found:
         weight, places = queue.policy.of_group(record.name.decode()).weight, dict(record.places)
-        for tier in {*places, *tiers_of(record.at_limit)}:
+        limited = set(tiers_of(record.at_limit))
+        for tier in {*places, *limited}:
             before, arrived = places.get(tier), turns.arrived(unit.groups.time(number, tier), weight)
             if before is not None:
-                if before.status == PARKED and not record.full_at_ns:
-                    continue  # it is not its rate that it waits for
+                if before.status == PARKED and not record.full_at_ns and tier not in limited:
+                    continue  # it is no limit that it waits for
                 if before.status == ACTIVE and before.virtual_time <= arrived.virtual_time:
                     continue
                 unit.tx.delete(TURNS, order_row(number, tier, key[4:], before))
