@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenure.errors import Unavailable
+from tenure.errors import KeyConflict, Unavailable
 from tenure.storage.group_commit import GroupCommit
 
 
@@ -186,6 +186,20 @@ def test_a_callback_runs_once_its_commit_is_durable():
     for version in (1, 2, 3):
         commits.wait(version)
     commits.stop()
+
+
+def test_an_error_waits_for_the_commits_that_it_depends_on():
+    commits = GroupCommit(lambda: None, grouped=True, interval=1)
+
+    def refused():
+        commits.wait(applied(commits, 1))  # as an engine does before it raises
+        raise KeyConflict(0, "key", "there")
+
+    with pytest.raises(KeyConflict):
+        commits.deferring(refused)
+    assert commits.syncs == 1
+    commits.wait(applied(commits, 2))
+    assert commits.syncs == 2, "the thread waits for its commits again"
 
 
 def test_a_callback_runs_also_if_its_sync_fails():

@@ -123,12 +123,17 @@ class GroupCommit:
     def deferring(self, run: Callable[[], T]) -> tuple[T, int]:
         """Run `run` without waiting for any sync. Returns its result, and the newest commit it made (0: none).
 
-        The caller must not report the result before that commit is durable.
+        The caller must not report the result before that commit is durable. An error is reported when it is raised, so for
+        one this waits.
         """
         self._deferred.newest = 0
         try:
             result = run()
             return result, self._deferred.newest
+        except TenureError:
+            newest, self._deferred.newest = self._deferred.newest, None
+            self.wait(newest)
+            raise
         finally:
             self._deferred.newest = None
 
