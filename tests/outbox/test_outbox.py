@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +139,47 @@ def test_a_row_that_no_store_would_take_does_not_hold_up_the_others(
     assert table.retry([row.id for row in table.refused() if "priority" in row.error]) == 1
     assert Relay(table, store).drain() == Sent(enqueued=1)
     assert table.waiting()[:2] == (0, 4)
+
+
+#: What SQLite keeps in a column, whatever its type.
+ODD = {
+    "queue": ("1", "1.5", "x'ff'", "'\x1b[31mred'"),
+    "payload": ("1.5", "12", "10000000000000"),
+    "tenant": ("1.5", "x'ff'"),
+    "key": ("17", "1.5", "x'ff'"),
+    "on_conflict": ("1", "x'ff'"),
+    "priority": ("1.5", "'x'", "x'ff'"),
+    "max_attempts": ("1.5", "'x'", "x'ff'"),
+    "ttl": ("'x'", "x'ff'", "9e999"),
+    "headers": ("1", "x'ff'"),
+    "visible_at": ("'x'", "x'ff'", "9e999"),
+    "job_group": ("1", "x'ff'"),
+    "sending_since": ("'x'", "x'ff'"),
+}
+
+
+@pytest.mark.parametrize(("column", "value"), [(column, value) for column, values in ODD.items() for value in values])
+def test_a_value_of_another_type_is_refused_and_holds_up_no_row(column: str, value: str, tmp_path: Path):
+    from click.testing import CliRunner
+
+    from tenure.cli.main import cli
+
+    path = tmp_path / "app.db"
+    with closing(sqlite3.connect(path)) as connection, tenure.open("memory:", sweep=False) as store:
+        outbox.create(connection)
+        row = {"queue": "'emails'", "payload": "'x'"} | {column: value}
+        names, values = ", ".join(row), ", ".join(row.values())
+        connection.execute(f"INSERT INTO tenure_outbox ({names}) VALUES ({values})")
+        outbox.add(connection, "emails", b"good")
+        connection.commit()
+        with closing(outbox.connect(f"sqlite:{path}")) as source:
+            sent = Relay(source, store).drain()
+        assert sent.ended == 2
+        assert b"good" in payloads(store)
+        if column == "payload":
+            assert sent.refused == 1
+    shown = CliRunner().invoke(cli, ["outbox", "status", f"sqlite:{path}"])
+    assert (shown.exit_code, "\x1b" in shown.stdout) == (0, False)
 
 
 def test_a_key_that_another_job_holds(database: UserDatabase, table: OutboxTable, store: Store):

@@ -133,6 +133,23 @@ def test_silent_connections_do_not_shut_out_callers(server: Running):
             one.close()
 
 
+def test_half_requests_do_not_shut_out_callers(server: Running):
+    """Without a token: who sends them is not known before they are complete."""
+    crowd = [connect(server) for _ in range(40)]
+    try:
+        for one in crowd:
+            with contextlib.suppress(ConnectionError):
+                one.sendall(b"POST /v1/queues/a/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        time.sleep(0.2)
+        for _ in range(5):
+            with connect(server) as caller:
+                caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert caller.recv(4096).startswith(b"HTTP/1.1 200")
+    finally:
+        for one in crowd:
+            one.close()
+
+
 def test_busy_connections_are_not_closed_for_new_ones(caplog: pytest.LogCaptureFixture):
     """Where all are in use, a new one is refused; refusals are one line of log, not one each."""
     if ran_alone("tests/server/test_connections.py::test_busy_connections_are_not_closed_for_new_ones"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import socket
@@ -14,7 +15,7 @@ import pytest
 
 import tenure
 from tenure import ManualClock
-from tenure.server import queue_metrics
+from tenure.server import metrics_listener, queue_metrics
 from tenure.server.queue_metrics import QueueMetrics, depths_of
 from tests.server.running import Running, running, token
 
@@ -108,7 +109,8 @@ def test_jobs_errors_and_waits_of_the_servers_path(served: Running):
     assert grown('tenure_verb_seconds_sum{verb="claim"}') >= 0.5
 
 
-def test_metrics_at_an_address_of_their_own():
+def test_metrics_at_an_address_of_their_own(monkeypatch):
+    monkeypatch.setattr(metrics_listener, "_SECONDS", 1.0)
     with running(metrics=True) as served:
         port = served.metrics_port
         served.store.queue("emails").enqueue(b"x")
@@ -131,4 +133,10 @@ def test_metrics_at_an_address_of_their_own():
             began = time.monotonic()
             assert ask("/metrics")[0] == 200
             assert time.monotonic() - began < 20
+        # Nor does one that sends a byte now and then.
+        with socket.create_connection(("127.0.0.1", port)) as slow, contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                slow.sendall(b"G")
+                time.sleep(0.1)
+            pytest.fail("it still listens")
     assert not [thread for thread in threading.enumerate() if thread.name == "tenure-metrics"]

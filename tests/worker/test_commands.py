@@ -158,6 +158,12 @@ WRONG = [
     (("run", "tasks"), 2, "names no task: write MODULE:APP.TASK"),
     (("run", "nowhere:app.x"), 2, "there is no module 'nowhere' here"),
     (("worker", "nowhere:app"), 2, "there is no module 'nowhere' here: run the command where nowhere.py is"),
+    (
+        ("worker", "../tasks:app"),
+        2,
+        "'../tasks' is no module: write tasks:app, package.tasks:app or path/to/tasks.py:app",
+    ),
+    (("worker", ".tasks:app"), 2, "'.tasks' is no module"),
     (("worker", "tasks:ap"), 2, "module 'tasks' has no 'ap': did you mean tasks:app?"),
     (("worker", "tasks:send"), 2, "tasks:send is a Task, not an App"),
     (("worker", "broken:app"), 2, "ZeroDivisionError"),

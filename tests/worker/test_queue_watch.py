@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -15,10 +16,10 @@ from urllib.request import urlopen
 import pytest
 
 from tenure import App, InvalidArgument, Policy
-from tenure.errors import Forbidden, Unavailable
+from tenure.errors import Forbidden, OpenError
 from tenure.model.rate import Rate
 from tenure.testing.conformance.world import all_events
-from tenure.worker import handles, queue_watch
+from tenure.worker import handles, health, queue_watch
 from tenure.worker.health import HealthServer
 from tenure.worker.queue_watch import serves
 from tests.worker.conftest import until
@@ -230,7 +231,7 @@ def test_health_over_http(app, monkeypatch):
     server = HealthServer(worker, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.port}"
     try:
-        with pytest.raises(Unavailable, match="cannot be bound"):
+        with pytest.raises(OpenError, match="by another program: stop it, or choose another with --metrics-port"):
             HealthServer(worker, "127.0.0.1", server.port)
         assert get(url + "/health")[0] == 503
         with worker:
@@ -265,6 +266,30 @@ def test_the_metrics_port_in_use_is_a_clear_error(tmp_path):
             [sys.executable, "-m", "tenure", "worker", "tasks:app", "--metrics-port", str(port)], cwd=tmp_path,
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
-    assert done.returncode != 0
-    assert f"localhost:{port} cannot be bound" in done.stderr
+    assert done.returncode == 4
+    assert f"cannot listen on localhost:{port}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_clients_of_the_metrics_port_hold_threads_for_a_while_and_not_any_number(monkeypatch):
+    monkeypatch.setattr(health, "_AT_ONCE", 3)
+    monkeypatch.setattr(health, "_SECONDS", 1.0)
+    app = App("memory:")
+    server = HealthServer(app.worker(["emails"]), "127.0.0.1", 0)
+    try:
+        before = threading.active_count()
+        silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(20)]
+        assert silent[-1].recv(1) == b"", "refused at once"
+        assert threading.active_count() <= before + 2 * 3
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):  # a byte now and then is no progress
+                silent[0].sendall(b"G")
+                time.sleep(0.1)
+            pytest.fail("it still listens")
+        until(lambda: threading.active_count() <= before, 20)
+        assert get(f"http://127.0.0.1:{server.port}/health")[0] == 503
+        for connection in silent:
+            connection.close()
+    finally:
+        server.close()
+        app.close()

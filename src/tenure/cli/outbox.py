@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from tenure.cli.command import Family, command
-from tenure.cli.output import clean, plural, strong
+from tenure.cli.output import clean, plural, shortened, strong
 from tenure.cli.progress import progress_bar
 from tenure.cli.session import Session
 from tenure.cli.times import DURATION, span
@@ -117,7 +117,15 @@ def status(session: Session, database: str, table: str) -> None:
     if refused:
         session.out.table(
             (">id", "queue", "key", "error"),
-            [(str(row.id), f"{row.tenant}/{row.queue}", clean(row.key), clean(row.error)) for row in refused],
+            [
+                (
+                    str(row.id),
+                    shortened(clean(f"{row.tenant}/{row.queue}"), 60),
+                    shortened(clean(f"{row.key}"), 40),
+                    clean(row.error),
+                )
+                for row in refused
+            ],
             stretch="error",
         )
 

@@ -34,7 +34,7 @@ from tenure.model.job import NewJob
 from tenure.model.names import QueueName, queue_name
 from tenure.model.request import checked_on_conflict, job_request
 from tenure.model.retry import Policy, whole_number
-from tenure.outbox.table import OutboxRow, OutboxTable
+from tenure.outbox.table import OutboxRow, OutboxTable, payload_bytes
 from tenure.telemetry import Telemetry
 
 #: Seconds that a key's window must still have: enqueueing a batch takes less, even on a slow store.
@@ -247,6 +247,6 @@ def _job_of(row: OutboxRow) -> NewJob:
     except (msgspec.DecodeError, TypeError) as exc:
         raise InvalidArgument(f"headers: {exc}") from None
     return NewJob(
-        row.payload, at=row.visible_at, priority=row.priority, key=row.key, max_attempts=row.max_attempts, ttl=row.ttl,
+        payload_bytes(row.payload), at=row.visible_at, priority=row.priority, key=row.key, max_attempts=row.max_attempts, ttl=row.ttl,
         headers=headers, on_conflict=checked_on_conflict(row.on_conflict), group=row.group,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
+from tenure.errors import InvalidArgument
 from tenure.model.names import QueueName
 from tenure.outbox.schema import Dialect, create_statement, table_name
 
@@ -19,12 +20,16 @@ from tenure.outbox.schema import Dialect, create_statement, table_name
 
 
 class OutboxRow(NamedTuple):
-    """A row to send. `age` is how many seconds ago a relay first took it; None if this is the first time."""
+    """A row to send. `age` is how many seconds ago a relay first took it; None if this is the first time.
+
+    SQLite keeps any value in any column, so another program's row may have values of other types than these.
+    """
 
     id: int
     tenant: str
     queue: str
-    payload: bytes
+    #: Text is encoded as UTF-8: see `payload_bytes`.
+    payload: bytes | memoryview | str
     key: str
     on_conflict: str
     priority: int
@@ -98,10 +103,7 @@ class OutboxTable:
             f"RETURNING {_ROW_COLUMNS}, {d.now} - sending_since, sending_batch",
             (batch, held, limit),
         )
-        outbox_rows = [
-            OutboxRow._make((*row[:3], _bytes(row[3]), *row[4:-2], None if row[-1] == batch else row[-2]))
-            for row in rows
-        ]
+        outbox_rows = [OutboxRow._make((*row[:-2], None if row[-1] == batch else row[-2])) for row in rows]
         return sorted(outbox_rows, key=attrgetter("id"))
 
     def remove(self, ids: Collection[int]) -> None:
@@ -153,9 +155,13 @@ class OutboxTable:
         self._database.close()
 
 
-def _bytes(payload: bytes | memoryview | str) -> bytes:
-    """Return the payload as bytes.
+def payload_bytes(payload: object) -> bytes:
+    """Return the payload as bytes; text is encoded as UTF-8.
 
-    SQLite returns what was written, whatever the column's type: text is encoded as UTF-8.
+    Raises InvalidArgument for another type. `bytes(12)` would be 12 zeros.
     """
-    return payload.encode() if isinstance(payload, str) else bytes(payload)
+    if isinstance(payload, str):
+        return payload.encode()
+    if isinstance(payload, (bytes, memoryview)):
+        return bytes(payload)
+    raise InvalidArgument(f"the payload is a {type(payload).__name__}, not bytes or text")

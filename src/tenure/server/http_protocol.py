@@ -91,6 +91,11 @@ class GuardedHttp(HttpToolsProtocol):
         """Whether closing it interrupts nothing: every complete head has been answered."""
         return (self._between_requests or self._in_head) and getattr(self.cycle, "response_complete", True)
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a small request is incomplete: nobody knows its caller yet, and nothing of it has been done."""
+        return self._held is not None and not self._between_requests
+
     def _schedule_check(self) -> None:
         self._check_timer = self.loop.call_later(self.idle_seconds / 2, self._check_progress)
 
@@ -312,9 +317,14 @@ def guarded(
 
 
 def close_idle(connections: Iterable[object]) -> bool:
-    """Close the connection that has been idle longest, those that never sent a request first."""
-    idle = [one for one in connections if isinstance(one, GuardedHttp) and one.idle and not one.transport.is_closing()]
-    if not idle:
+    """Close the connection that has been idle longest, those that never sent a request first.
+
+    If none is idle, one whose small request is incomplete: callers without a token could otherwise hold all connections,
+    each by the beginning of a body.
+    """
+    open_ones = [one for one in connections if isinstance(one, GuardedHttp) and not one.transport.is_closing()]
+    closable = [one for one in open_ones if one.idle] or [one for one in open_ones if one.unfinished]
+    if not closable:
         return False
-    min(idle, key=lambda one: (one.served, one.idle_since)).transport.abort()
+    min(closable, key=lambda one: (one.served, one.idle_since)).transport.abort()
     return True

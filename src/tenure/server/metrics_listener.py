@@ -23,6 +23,20 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "tenure"
     sys_version = ""
 
+    def handle(self) -> None:
+        # `timeout` limits one read: a caller that sends a byte now and then would hold the thread for ever.
+        deadline = threading.Timer(_SECONDS, self._cut)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            super().handle()
+        finally:
+            deadline.cancel()
+
+    def _cut(self) -> None:
+        with contextlib.suppress(OSError):  # it has just been closed
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def do_GET(self) -> None:
         found = self.path.partition("?")[0] == "/metrics"
         kind, body = metrics_page() if found else ("text/plain; charset=utf-8", b"there is only /metrics here\n")

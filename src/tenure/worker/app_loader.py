@@ -72,6 +72,8 @@ def load_module(name: str) -> ModuleType:
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
         name = path.stem
+    elif name.startswith(".") or os.sep in name:
+        raise InvalidArgument(f"{name!r} is no module: write tasks:app, package.tasks:app or path/to/tasks.py:app")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:

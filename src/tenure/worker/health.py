@@ -6,18 +6,27 @@ GET /metrics     Prometheus metrics
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import msgspec
 
-from tenure.errors import Unavailable
+from tenure.errors import OpenError
 from tenure.telemetry import register_collectors
 
 if TYPE_CHECKING:
     from tenure.worker.runner import Worker
+
+#: Seconds for one request, from the connection to the answer; and requests at once. Further ones are refused.
+_SECONDS = 10.0
+_AT_ONCE = 32
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -32,11 +41,10 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class HealthServer:
-    """Serves both paths in a thread of its own until `close`. Raises Unavailable if the address cannot be bound."""
+    """Serves both paths in a thread of its own until `close`. Raises OpenError if it cannot listen there."""
 
     def __init__(self, worker: Worker, host: str, port: int) -> None:
         from prometheus_client import make_wsgi_app
-        from prometheus_client.exposition import ThreadingWSGIServer
 
         register_collectors(load=True)
         metrics = make_wsgi_app()
@@ -56,9 +64,12 @@ class HealthServer:
             return [body]
 
         try:
-            self._server = make_server(host, port, answer, ThreadingWSGIServer, _QuietHandler)
+            self._server = make_server(host, port, answer, _BoundedServer, _QuietHandler)
         except OSError as exc:
-            raise Unavailable(f"--metrics-port: {host}:{port} cannot be bound: {exc.strerror or exc}") from None
+            why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
+            if exc.errno == errno.EADDRINUSE:
+                why = f"{why} by another program: stop it, or choose another with --metrics-port"
+            raise OpenError(f"cannot listen on {host}:{port}: {why}") from None
         self.port: int = self._server.server_port
         threading.Thread(target=self._server.serve_forever, name="tenure-health", daemon=True).start()
 
@@ -67,10 +78,49 @@ class HealthServer:
         self._server.server_close()
 
 
+class _BoundedServer(ThreadingMixIn, WSGIServer):
+    """A thread for each request, so that a slow scraper delays no probe, but not for any number of them."""
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._free = threading.BoundedSemaphore(_AT_ONCE)
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a client that disconnected, or was too slow."""
+
+
 class _QuietHandler(WSGIRequestHandler):
     """Logs no requests, and limits the time of each client."""
 
-    timeout = 10
+    timeout = _SECONDS
+
+    def handle(self) -> None:
+        # `timeout` limits one read: a client that sends a byte now and then would hold its thread for ever.
+        deadline = threading.Timer(_SECONDS, self._cut)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            super().handle()
+        finally:
+            deadline.cancel()
+
+    def _cut(self) -> None:
+        with contextlib.suppress(OSError):  # it has just been closed
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         pass

@@ -184,7 +184,7 @@ class Transport:
             except OSError as exc:
                 if self._closed is not None:
                     raise self.closed() from None
-                reason = "no answer in time" if isinstance(exc, BlockingIOError) else str(exc) or type(exc).__name__
+                reason = _reason(exc)
                 if connection is not None and connection.used:
                     # The server closed it while it was idle, and probably the other idle ones, too.
                     self._drop_idle()
@@ -301,3 +301,15 @@ class Transport:
             connection.sock.close()
         self._idle.clear()
         self._waiting.clear()
+
+
+#: OpenSSL's codes for a certificate whose authority is not known: issuer missing, self-signed, in a chain, not verified.
+_UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, BlockingIOError):
+        return "no answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _UNKNOWN_AUTHORITY:
+        return f"{error}. If you trust its certificate, name the file of its authority in storage.http.ca_file"
+    return str(error) or type(error).__name__
