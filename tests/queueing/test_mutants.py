@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import tenure
-from tenure import ManualClock, NewJob, Quota, Store
+from tenure import GroupPolicy, ManualClock, NewJob, Policy, Quota, Rate, Store
 from tenure.errors import QuotaExceeded
 from tenure.model.names import QueueName
 from tenure.model.request import JobRequest
 from tenure.model.write import Refusal
+from tenure.queueing.flows import open_parents
 from tenure.storage import keyspace
 from tenure.testing.conformance.world import assert_sound
 from tenure.testing.harness import backend_of
-from tests.queueing.stored_rows import rows
+from tests.queueing.stored_rows import rows, write
 
 
 @pytest.fixture
@@ -62,3 +64,40 @@ def test_a_write_that_is_forgotten_leaves_no_rows(store: Store, clock: ManualClo
     store.sweep()
     assert (rows(store, keyspace.META), rows(store, keyspace.DUE)) == before
     assert_sound(store)
+
+
+def test_a_queue_that_is_deleted_leaves_no_rows_of_groups(store: Store) -> None:
+    queue = store.queue("work")
+    queue.configure(Policy(group=GroupPolicy(rate=Rate(1, per=3600))))
+    queue.enqueue(b"x", group="g")
+    queue.ack_many(queue.claim())
+    assert rows(store, keyspace.GROUPS)  # its rate is used up, and it has no job
+    assert store.delete_queue("work")
+    assert rows(store, keyspace.GROUPS) == []
+    assert_sound(store)
+
+
+def test_a_stray_row_of_a_group_is_the_only_one_that_repair_deletes(store: Store) -> None:
+    queue = store.queue("work")
+    queue.enqueue_many([NewJob(b"x", group="g"), NewJob(b"y", group="h")])
+    before = rows(store, keyspace.GROUP_READY)
+    number, group, tier, visible_at_ms, job = keyspace.split_group_ready(before[0][0])
+    write(
+        store,
+        lambda tx: tx.put(keyspace.GROUP_READY, keyspace.group_ready(number, group, tier, visible_at_ms + 1, job), b""),
+    )
+    found = store.check(repair=True).findings
+    assert ("index", job.hex()) in [(finding.rule, finding.job_id) for finding in found]
+    assert {finding.job_id for finding in found} <= {None, job.hex()}, "the other group's row is no fault"
+    assert rows(store, keyspace.GROUP_READY) == before
+    assert_sound(store)
+
+
+def test_a_parent_whose_state_is_damaged_has_not_ended(store: Store) -> None:
+    queue = store.queue("work")
+    parent, child = queue.enqueue_many([NewJob(b"p", name="p"), NewJob(b"c", after=["#p"])])
+    ((key, _),) = [row for row in rows(store, keyspace.STATE) if row[0].endswith(bytes.fromhex(parent.id))]
+    write(store, lambda tx: tx.put(keyspace.STATE, key, b"damaged"))
+    core: Any = backend_of(store)._core  # type: ignore[attr-defined]  # it is embedded
+    number = int.from_bytes(key[:4], "big")
+    assert core.read(lambda reader: open_parents(reader, number, bytes.fromhex(child.id))) == 1

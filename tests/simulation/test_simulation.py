@@ -14,6 +14,7 @@ import pytest
 
 from tenure.queueing import settle, steps
 from tenure.storage import keyspace
+from tests.simulation import shrinking
 from tests.simulation.__main__ import main, tell
 from tests.simulation.batch import Tally, simulate
 from tests.simulation.engine import Fate, FaultyEngine
@@ -130,6 +131,18 @@ def test_a_lost_call_was_decided_at_some_time_between_its_beginning_and_its_end(
     lost = [Call("enqueue", 0, 1, 0, 0, "ok"), Call("claim", 2, 3, 0, 5_000, "unknown", lease_ms=5_000)]
     assert explained([*lost, Call("replay", 4, 5, 5_001, 5_001, "ok")])
     assert not explained([*lost, Call("replay", 4, 5, 4_999, 4_999, "ok")])
+
+
+def test_a_history_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a verb in a loop stopped the command, and no seed was printed."""
+
+    def loop(*_: object, **__: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(shrinking, "ENDLESS", 0.2)
+    monkeypatch.setattr(settle, "settle", loop)
+    assert (failure_of(History(0)) or "").startswith("Endless")
 
 
 def test_the_command_runs_histories_in_other_processes() -> None:
