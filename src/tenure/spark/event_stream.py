@@ -25,6 +25,7 @@ from tenure.errors import InvalidArgument, JournalTrimmed, TenureError
 from tenure.model.names import checked as checked_name
 from tenure.spark.options import checked, flag, url_of, whole
 from tenure.spark.table_reader import ROWS, TTL_SECONDS, TablePartition, in_schema, moment, query_of
+from tenure.spark.task_process import spare_collections
 
 OPTIONS = frozenset(
     {"url", "table", "tenant", "queue", "columns", "rowsPerPartition", "snapshotTtl", "startingOffsets",
@@ -166,6 +167,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise EventsLost(self._url, at, self._journal.ends()[0], trimmed.oldest) from trimmed
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        spare_collections()
         if isinstance(partition, FetchedPartition):
             with pa.ipc.open_stream(partition.stream) as stream:
                 yield from in_schema(stream, self._schema)
