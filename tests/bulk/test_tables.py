@@ -518,6 +518,17 @@ def test_batches_are_bounded_by_bytes(tmp_path: Path, scheme: str) -> None:
         assert len(ids) == len(set(ids)) == queue.counts().done
 
 
+def test_batches_fit_into_the_buffer_that_java_keeps() -> None:
+    """Of 4 MiB: a larger one is new memory for every batch."""
+    with tenure.open("memory:", sweep=False) as store:
+        for _ in range(30):
+            store.queue("small").enqueue_many([bytes(300)] * 1_000)
+        batches = list(bulk.batches(store, "jobs"))
+    assert sum(batch.num_rows for batch in batches) == 30_000
+    assert max(batch.nbytes for batch in batches) <= 4 * 1024**2
+    assert len(batches) < 10
+
+
 def test_batches_of_results_are_bounded_by_bytes(tmp_path: Path) -> None:
     """Results that are stored with the notes, whose sizes are not known before they are read."""
     with tenure.open(f"rocksdb:{tmp_path / 'data'}", sweep=False, durability="os") as store:

@@ -208,6 +208,30 @@ def test_an_offset_names_the_store_and_the_event(url: str, tmp_path: Path):
         copy.partitions(end, moved)  # a batch that runs again after a restart
 
 
+def test_a_store_that_was_restored_and_went_on_is_told_by_time(url: str, tmp_path: Path):
+    """Commit by commit, with as many events: neither the store's id nor the numbers differ."""
+    with_store(url, lambda store: store.snapshot(tmp_path / "copy"))
+    for which in (url, f"rocksdb:{tmp_path / 'copy'}"):
+        with_store(which, lambda store: [store.queue("a").enqueue(b"x") for _ in range(5)])
+        time.sleep(0.01)
+    reader = events_of(url)
+    first = reader.initialOffset()
+    middle = reader.latestOffset(first, ReadMaxRows(len(all_keys(url)) - 2))
+    end = reader.latestOffset(middle, ReadAllAvailable())
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    reader.stop()
+    with_store(url, lambda store: store.queue("a").enqueue(b"x"))
+    assert len(reader.partitions(middle, end)) == 1, "the store that was read goes on"
+    copy = events_of(f"rocksdb:{tmp_path / 'copy'}")
+    for offset in (middle, end):
+        with pytest.raises(InvalidArgument, match=r"was written at .* and the offset says"):
+            copy.latestOffset(offset, ReadAllAvailable())
+    with pytest.raises(InvalidArgument, match="was written at"):
+        copy.partitions(first, middle)
+    older = {"0": {"commit": end["0"]["commit"], "number": end["0"]["number"]}, "store": end["store"]}
+    assert copy.latestOffset(older, ReadAllAvailable()) == older, "a checkpoint of an older version has no time"
+
+
 def test_the_error_of_a_trimmed_journal_has_an_offset_that_works(url: str):
     reader = events_of(url)
     first = reader.initialOffset()

@@ -23,8 +23,9 @@ from tenure.storage.engine import Row, Snapshot, Space, Walk
 FROM_JOBS = ("created_at", "key", "group", "headers", "payload")
 FROM_NOTES = ("error", "result", "progress", "progress_note")
 
-#: A batch is kept small enough for the processor's cache, on both sides of the socket.
-_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 8 * 1024 * 1024
+#: A batch is kept small enough for the processor's cache, on both sides of the socket. Spark's Java reads it into a buffer
+#: whose size is a power of two: one of 4 MiB is kept and used again, a larger one is new memory each time.
+_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 8192, 15 * 256 * 1024
 #: The assumed size of a job's notes, which may be three times as much, and of a result in several parts, before they are
 #: read.
 _NOTE_BYTES, _RESULT_BYTES = 32 * 1024, 8 * 1024 * 1024
@@ -45,8 +46,11 @@ def read(moment: StoreView, query: Query, begin: bytes, end: bytes) -> Iterator[
         seen = 0
         while len(left):
             chunk = _Chunk(moment, query, left, begin, jobs)
-            yield from chunk.batches()
-            seen += chunk.bytes_seen
+            made = 0
+            for batch in chunk.batches():
+                made += batch.nbytes
+                yield batch
+            seen += max(made, chunk.bytes_seen)
             begin = left.keys[(chunk.taken - 1) * KEY_BYTES : chunk.taken * KEY_BYTES] + b"\0"
             left = left.part(chunk.taken, len(left))
         if len(rows) < size:

@@ -1,9 +1,9 @@
 """Following the journal from another process: its first and last position, and its rows between two positions.
 
-A position is a commit and the number of its first event; the end position is where the next commit will be written. Few
-events are fetched from the store as stored rows and decoded here; many are read from a snapshot, in parts. Every
-position that a caller brings is checked: the journal must have that commit with that number, in the store it was made
-for.
+A position is a commit, the number of its first event, and the time of the commit before it; the end position is where
+the next commit will be written. Few events are fetched from the store as stored rows and decoded here; many are read
+from a snapshot, in parts. Every position that a caller brings is checked: the journal must have that commit with that
+number after that time, in the store it was made for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tenure.bulk.snapshot_locations import Place
 from tenure.contract.backend import Backend
 from tenure.contract.queue_infos import all_queues
 from tenure.errors import InvalidArgument, JournalTrimmed, SnapshotExpired
+from tenure.model.durations import as_datetime
 from tenure.model.names import QueueName
 from tenure.queueing.journal import cursor
 from tenure.storage import keyspace, records
@@ -30,11 +31,13 @@ _FETCH_BYTES = 4 * 1024 * 1024
 
 
 class At(NamedTuple):
-    """A place in a journal. `number` 0 and `store` "" stand for: not known, so not compared."""
+    """A place in a journal. `number` 0, `store` "" and `after_ms` 0 stand for: not known, so not compared."""
 
     commit: int
     number: int
     store: str = ""
+    #: The time of the commit before it. Two copies of a store that went on differently agree in numbers, hardly in times.
+    after_ms: int = 0
 
 
 class Journal:
@@ -79,12 +82,12 @@ class Journal:
                 low = middle + 1
             else:
                 high = middle
-        return _at(backend, low, end)
+        return _at(backend, low, oldest, end)
 
     def at_commit(self, commit: int) -> At:
         oldest, end = self.ends()
         self._check(At(commit, 0), oldest, end)
-        return _at(self._journal, commit, end)
+        return _at(self._journal, commit, oldest, end)
 
     def after(self, start: At, end: At | None, most: int | None) -> tuple[At, At]:
         """How far to read, and where the journal ends now.
@@ -97,7 +100,7 @@ class Journal:
         end = now if end is None else end
         if start.commit >= end.commit:
             return start, now
-        return (end if most is None else _within(self._journal, start, end, most)), now
+        return (end if most is None else _within(self._journal, start, oldest, end, most)), now
 
     def check(self, start: At, end: At) -> None:
         """Raises JournalTrimmed if the journal no longer reaches back to `start`, InvalidArgument if it is another
@@ -134,12 +137,18 @@ class Journal:
             raise trimmed
         if at.commit > end.commit:
             raise self._past(at.commit, end.commit)
-        found = _at(self._journal, at.commit, end).number
-        if at.number and found != at.number:
-            raise InvalidArgument(
-                f"commit {at.commit} of {self._url} begins with event {found}, and the offset says {at.number}: it is of "
-                "another store, or of this one before it was restored. Start the stream with a new checkpoint"
-            )
+        found = _at(self._journal, at.commit, oldest, end)
+        if at.number and found.number != at.number:
+            raise self._other(f"commit {at.commit} of {self._url} begins with event {found.number}", str(at.number))
+        if at.after_ms and found.after_ms and found.after_ms != at.after_ms:
+            before = f"commit {at.commit - 1} of {self._url} was written at {as_datetime(found.after_ms).isoformat()}"
+            raise self._other(before, as_datetime(at.after_ms).isoformat())
+
+    def _other(self, found: str, said: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"{found}, and the offset says {said}: it is of another store, or of this one before it was restored. Start the "
+            "stream with a new checkpoint"
+        )
 
     def _past(self, commit: int, end: int) -> InvalidArgument:
         return InvalidArgument(
@@ -206,13 +215,9 @@ class Journal:
             self._place = None
 
 
-def events_kept(url: str, token: str | None = None) -> int:
+def events_kept(backend: Backend) -> int:
     """How many events the journal of a store has: by the numbers of its first and last, nothing is scanned."""
-    looked = Journal(url, ttl_ms=0, token=token)
-    try:
-        oldest, end = looked.ends()
-    finally:
-        looked.release()
+    oldest, end = _ends(backend)
     return end.number - oldest.number
 
 
@@ -223,15 +228,18 @@ def _ends(backend: Backend) -> tuple[At, At]:
     last = _head(backend, looked.newest)
     return (
         At(looked.oldest, _head(backend, looked.oldest).first_number, looked.store),
-        At(looked.newest + 1, last.first_number + last.events, looked.store),
+        At(looked.newest + 1, last.first_number + last.events, looked.store, last.time_ms),
     )
 
 
-def _at(backend: Backend, commit: int, end: At) -> At:
-    return end if commit >= end.commit else At(commit, _head(backend, commit).first_number, end.store)
+def _at(backend: Backend, commit: int, oldest: At, end: At) -> At:
+    if commit >= end.commit:
+        return end
+    after_ms = _head(backend, commit - 1).time_ms if commit > oldest.commit else 0
+    return At(commit, _head(backend, commit).first_number, end.store, after_ms)
 
 
-def _within(backend: Backend, start: At, end: At, most: int) -> At:
+def _within(backend: Backend, start: At, oldest: At, end: At, most: int) -> At:
     if end.number - start.number <= most or end.commit <= start.commit + 1:
         return end
     low, high = start.commit + 1, end.commit  # the last row boundary that is near enough, by bisection
@@ -242,7 +250,7 @@ def _within(backend: Backend, start: At, end: At, most: int) -> At:
             low = middle
         else:
             high = middle - 1
-    return _at(backend, low, end)
+    return _at(backend, low, oldest, end)
 
 
 def _head(backend: Backend, commit: int) -> records.JournalHeader:

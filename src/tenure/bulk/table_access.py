@@ -136,8 +136,7 @@ def tables(source: Store | str, *, snapshot: str | None = None, token: str | Non
     try:
         yield Tables(_AtPlace(place))
     finally:
-        with snapshot_locations.opened(url, token) as store:
-            store.drop_snapshot(place.id)
+        snapshot_locations.drop(url, place.id, token)
 
 
 def batches(

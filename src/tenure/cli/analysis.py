@@ -102,7 +102,9 @@ def _on_spark(engine: str, events: Any) -> bool:
 def _events_of(url: str) -> int:
     with needs("analysis", "tenure audit and report"):
         from tenure.bulk.journal_reader import events_kept
-    return events_kept(url)
+        from tenure.bulk.snapshot_locations import opened
+    with opened(url) as store:
+        return events_kept(store.backend)
 
 
 def _events_in(root: str) -> int:

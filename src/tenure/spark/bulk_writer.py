@@ -27,6 +27,7 @@ from tenure.model.names import QueueName
 from tenure.model.write import LoadTarget
 from tenure.spark.connections import opened
 from tenure.spark.job_writer import Plan, Staged, forget, json_style, refused
+from tenure.spark.task_process import spare_collections
 from tenure.storage.staged_parts import expire, folder_of
 
 
@@ -42,6 +43,7 @@ class LoadingWriter(DataSourceArrowWriter):
         self._plan, self._write_id, self._target = plan, write_id, target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        spare_collections()
         plan, context = self._plan, TaskContext.get()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
         name = f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:12]}"

@@ -31,6 +31,7 @@ from tenure.model.names import QueueName, queue_name
 from tenure.spark.connections import opened
 from tenure.spark.heartbeat import Heartbeat
 from tenure.spark.options import checked, url_of, whole
+from tenure.spark.task_process import spare_collections
 
 OPTIONS = frozenset({"url", "table", "queue", "tenant", "lease", "worker", "partitions", "maxJobsPerTrigger", "token"})
 #: Payloads that one partition claims, and that one record batch holds, in bytes.
@@ -182,6 +183,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ClaimPartition)
+        spare_collections()
         plan = self._plan
         with opened(plan.url, plan.token) as store:
             claim = _claim(store.queue(plan.queue.queue, tenant=plan.queue.tenant), plan, partition)

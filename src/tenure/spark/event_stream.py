@@ -1,8 +1,8 @@
 """The journal as a stream: `readStream` of the table `events`.
 
-An offset names the store and a place of each of its shards: {"0": {"commit": 42, "number": 1234}, "store": "9f…"}, the
-first commit that was not read, and the number of its first event. Both are compared with what the store has, so that a
-stream does not go on in another store. `latestOffset` only looks; the offsets alone say what is read, so that a batch
+An offset names the store and a place of each of its shards: {"0": {"commit": 42, "number": 1234, "after": 1796…},
+"store": "9f…"}, the first commit that was not read, the number of its first event, and the time of the commit before it in
+milliseconds. All are compared with what the store has, so that a stream does not go on in another store. `latestOffset` only looks; the offsets alone say what is read, so that a batch
 that runs again after a crash reads the same events. A small batch travels inside its partition, a large one is read
 from a snapshot.
 """
@@ -25,6 +25,7 @@ from tenure.errors import InvalidArgument, JournalTrimmed, TenureError
 from tenure.model.names import checked as checked_name
 from tenure.spark.options import checked, flag, url_of, whole
 from tenure.spark.table_reader import ROWS, TTL_SECONDS, TablePartition, in_schema, moment, query_of
+from tenure.spark.task_process import spare_collections
 
 OPTIONS = frozenset(
     {"url", "table", "tenant", "queue", "columns", "rowsPerPartition", "snapshotTtl", "startingOffsets",
@@ -166,6 +167,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise EventsLost(self._url, at, self._journal.ends()[0], trimmed.oldest) from trimmed
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        spare_collections()
         if isinstance(partition, FetchedPartition):
             with pa.ipc.open_stream(partition.stream) as stream:
                 yield from in_schema(stream, self._schema)
@@ -188,7 +190,8 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(at: At) -> dict[str, Any]:
-    return {SHARD: {"commit": at.commit, "number": at.number}, **({"store": at.store} if at.store else {})}
+    place = {"commit": at.commit, "number": at.number, **({"after": at.after_ms} if at.after_ms else {})}
+    return {SHARD: place, **({"store": at.store} if at.store else {})}
 
 
 def _json(text: str) -> Any:
@@ -203,7 +206,7 @@ def _position(offset: Any) -> At:
         found, store = offset[SHARD], str(offset.get("store", ""))
         if isinstance(found, int):  # as a person writes it
             return At(found, 0, store)
-        return At(int(found["commit"]), int(found["number"]), store)
+        return At(int(found["commit"]), int(found["number"]), store, int(found.get("after", 0)))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise InvalidArgument(
             f'{offset!r} is not an offset of this stream: {{"0": {{"commit": 42, "number": 1234}}}}, or {{"0": 42}}'

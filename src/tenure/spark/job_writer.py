@@ -44,6 +44,7 @@ from tenure.model.write import LoadPart, LoadTarget, checked_write_id
 from tenure.settings import Settings
 from tenure.spark.connections import opened
 from tenure.spark.options import checked, choice, url_of, whole
+from tenure.spark.task_process import spare_collections
 from tenure.storage.staged_parts import folder_of
 
 OPTIONS = frozenset(
@@ -244,6 +245,7 @@ def stage(plan: Plan, write_id: str, batches: Iterator[pa.RecordBatch]) -> Stage
 
     Raises InvalidArgument for invalid rows where there is no quarantine.
     """
+    spare_collections()
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
     # Every Spark application counts attempts from 0, and another one may repeat this write: hence the random suffix.

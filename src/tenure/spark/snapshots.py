@@ -86,5 +86,4 @@ class snapshot:
         if isinstance(self._store, Store):
             self._store.drop_snapshot(self.id)
         else:
-            with snapshot_locations.opened(self._store, self._token) as store:
-                store.drop_snapshot(self.id)
+            snapshot_locations.drop(self._store, self.id, self._token)

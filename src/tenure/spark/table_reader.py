@@ -25,6 +25,7 @@ from tenure.errors import InvalidArgument
 from tenure.model.durations import moment_ms
 from tenure.spark.options import checked, choice, flag, url_of, whole
 from tenure.spark.snapshots import note_taken
+from tenure.spark.task_process import spare_collections
 
 OPTIONS = frozenset(
     {"url", "table", "tenant", "queue", "state", "since", "until", "columns", "rowsPerPartition", "snapshot",
@@ -117,6 +118,7 @@ class TableReader(DataSourceReader):
         return [TablePartition(place, self._query, part) for part in place.plan(self._query, self._rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        spare_collections()
         if isinstance(partition, TablePartition):  # Spark makes one of its own where there is none
             yield from in_schema(partition.place.read(partition.query, partition.part), self._schema)
 

@@ -35,6 +35,7 @@ from tenure.model.names import QueueName, queue_name
 from tenure.model.request import checked_bytes
 from tenure.spark.connections import opened
 from tenure.spark.options import checked, url_of
+from tenure.spark.task_process import spare_collections
 
 OPTIONS = frozenset({"url", "table", "queue", "tenant", "token"})
 COLUMNS = ("receipt", "verdict", "error", "result", "delay", "queue", "tenant")
@@ -119,6 +120,7 @@ class VerdictStreamWriter(DataSourceStreamArrowWriter):
 
 
 def settle(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Tally:
+    spare_collections()
     tally = Tally()
     with opened(plan.url, plan.token) as store:
         for batch in batches:

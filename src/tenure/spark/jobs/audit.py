@@ -18,6 +18,7 @@ from tenure.analysis import laws
 from tenure.analysis.audit import SHOWN, check_output, summary
 from tenure.analysis.summary import Summary, Told, quietly
 from tenure.bulk.journal_reader import events_kept
+from tenure.contract.queue_infos import all_queues
 from tenure.spark.jobs import journal
 from tenure.spark.jobs.sizing import FEW, sized
 from tenure.spark.lineage import traced
@@ -38,8 +39,6 @@ def audit(
     """
     began = time.monotonic()
     check_output(output)
-    with journal.there(url):
-        pass
     if judged_here(url):
         return local.audit(url, output=output, shown=shown, told=told)
     with snapshot(url, name="audit") as snap:
@@ -53,20 +52,24 @@ def audit(
 
 
 def judged_here(url: str) -> bool:
-    """Whether the audit needs no Spark: there is little to look at, and DuckDB is installed."""
-    return find_spec("duckdb") is not None and is_short(url)
+    """Whether the audit needs no Spark: there is little to look at, and DuckDB is installed. Raises OpenError."""
+    return is_short(url) and find_spec("duckdb") is not None
 
 
 def is_short(url: str) -> bool:
-    """Whether there is so little to look at that starting Java takes most of the time. Needs no Spark."""
-    return sum(_counts(url).values()) <= FEW
+    """Whether there is so little to look at that starting Java takes most of the time. Needs no Spark. Raises OpenError."""
+    with journal.there(url) as store:
+        kept = [info.counts for info in all_queues(store.backend, None)]
+        jobs = sum([counts.blocked + counts.waiting + counts.leased + counts.done + counts.dead for counts in kept])
+        return jobs + events_kept(store.backend) <= FEW
 
 
-def _counts(url: str, snapshot: str | None = None) -> dict[str, int]:
+def _counts(url: str, snapshot: str) -> dict[str, int]:
     """How much there is to look at, as the store itself counts it: nothing is scanned."""
     counters = bulk.read(url, "counters", columns=["counter", "value"], snapshot=snapshot).to_pylist()
     jobs = sum(row["value"] for row in counters if row["counter"] in _STORED)
-    return {"jobs": jobs, "events": events_kept(url)}
+    with journal.there(url) as store:
+        return {"jobs": jobs, "events": events_kept(store.backend)}
 
 
 def _read(spark: SparkSession, url: str, snapshot: str) -> dict[str, DataFrame]:

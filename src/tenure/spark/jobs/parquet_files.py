@@ -18,6 +18,7 @@ from tenure.analysis.root import Root, open_root
 from tenure.bulk.plan import Part
 from tenure.bulk.query import Query
 from tenure.bulk.snapshot_locations import Place
+from tenure.spark.task_process import spare_collections
 
 #: Columns that hardly repeat: Parquet would make a dictionary of each, hash by hash, and throw it away.
 _UNLIKE = frozenset({"job_id", "id", "number", "commit", "payload", "result", "raw", "headers", "last_commit"})
@@ -55,6 +56,7 @@ class _Writer:
         self._place, self._query, self._parts, self._root, self._folder = place, query, parts, root, folder
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spare_collections()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 written = self.write(number)
