@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -54,11 +55,12 @@ class Together(NamedTuple):
     """Jobs of segments that a claim takes."""
 
     shares: Sequence[SegmentShare]
-    #: The order of delivery: indexes into the jobs of all shares, one share after another. None: in that order.
+    #: The order of delivery: indexes of two or more into the jobs of all shares, one share after another. None: in that
+    #: order.
     order: Sequence[int] | None = None
 
     def in_turn(self, column: Sequence[T]) -> Sequence[T]:
-        return column if self.order is None else [column[at] for at in self.order]
+        return column if self.order is None else list(itemgetter(*self.order)(column))
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
-from typing import NamedTuple
+from operator import add
 
 import msgspec
 
@@ -42,8 +42,9 @@ _IN_VAIN = 500
 _MOST = 256
 #: Where those stand that a claim has served, in the order of their last job.
 _SERVED = 1 << 40
-#: More jobs than any group takes.
+#: More jobs than any group takes; and a virtual time that none reaches.
 _NO_LIMIT = 1 << 62
+_NEVER = 1 << 80
 _TIER, _READY_VISIBLE = 4, slice(5, 13)  # where a ready key holds its tier and the time
 _VISIBLE, _VISIBLE_AND_JOB = slice(21, 29), slice(21, 45)  # where a group_ready key holds the time and the job
 #: The tier of a job that has a group, in `ready`: by that in `group_ready`.
@@ -130,9 +131,11 @@ class _Member:
     #: How many jobs it reads next; and when the one behind those that were read is ready (None: there is none).
     _step = 1
     next_at: int | None = 0
-    #: The segment that its next jobs are in, and how many of them were given; None: it reads rows.
-    _segment: StoredSegment | None = None
-    _given = 0
+    #: The segment that its next jobs are in (None: it reads rows), which of the claim's segments that is, and how many of
+    #: its jobs are left to give.
+    segment: StoredSegment | None = None
+    share = 0
+    left = 0
     #: Where its jobs are listed, and where a key there holds the time.
     _space, _visible = READY, _READY_VISIBLE
 
@@ -141,6 +144,8 @@ class _Member:
     ) -> None:
         """`start`: the place that it is served from; `change` and `record`: of a group."""
         self._claim, self.tier, self.start = claim, tier, start
+        #: What one job adds to its virtual time.
+        self.stride = turns.ONE_JOB
         #: Its place as it is stored.
         self.before: TurnRecord | None = start
         #: Jobs that were read, the next last.
@@ -154,6 +159,7 @@ class _Member:
         self._begin = keyspace.group_tier(queue.number, change.group, at)
         self._end = keyspace.group_tier(queue.number, change.group, at + 1)
         self.policy = policy = queue.policy.of_group(change.name.decode())
+        self.stride = round(turns.ONE_JOB / policy.weight)
         if policy.limited:
             self.limits = claim.limits_of(change.group, policy, record)
 
@@ -168,27 +174,25 @@ class _Member:
             jobs = self.jobs
         return jobs.pop()
 
-    def next_part(self, most: int) -> SegmentShare | None:
-        """The segment of its next ready jobs, and how many of them it gives now. None: they are stored as rows."""
-        segment, claim = self._segment, self._claim
-        if segment is None or self._given == segment.count:
-            if self._step > 1:
-                return None  # it has read rows
-            segment = claim.unit.tx.next_together(self._space, self._begin, self._end, claim.limit)
-            if segment is None or segment.state.visible_at_ms > claim.now:
-                return None
-            self._segment, self._given = segment, 0
-            self._begin = segment.before(self._space) + segment.job + b"\0"
-        count = min(most, segment.count - self._given)
-        self._given += count
-        return SegmentShare(segment, count)
+    def next_segment(self) -> bool:
+        """Go on to the segment of its next ready jobs. False: they are stored as rows."""
+        if self._step > 1:
+            return False  # it has read rows
+        claim = self._claim
+        segment = claim.unit.tx.next_together(self._space, self._begin, self._end, claim.limit)
+        if segment is None or segment.state.visible_at_ms > claim.now:
+            return False
+        self.segment, self.left = segment, segment.count
+        self.share = claim.begin_share(segment)
+        self._begin = segment.before(self._space) + segment.job + b"\0"
+        return True
 
     def next_ready(self) -> int | None:
         """When the next of the jobs that it did not give is ready; None: there is none."""
         if self.jobs:
             return self._claim.now
-        if self._segment is not None and self._step == 1:
-            if self._given < self._segment.count:
+        if self.segment is not None and self._step == 1:
+            if self.left:
                 return self._claim.now
             keys = self._claim.keys(self._space, self._begin, self._end, 1)
             self.next_at = self._time(keys[0]) if keys else None
@@ -240,20 +244,19 @@ def _sub_of_none(queue: int, tier: bytes) -> Sub:
     return Sub(keyspace.group_turns(queue, tier[_TIER]), b"")
 
 
-class _Found(NamedTuple):
-    """A member that has had a job, or is new, in the heap: by its virtual time, then by its place among those of one time."""
-
-    virtual_time: int
-    place: int
-    member: _Member
+_Found = tuple[int, int, _Member]
+"""A member that has had a job, or is new, in the heap: by its virtual time, then by its place among those of one time."""
+_Part = tuple[int, int, int]
+"""Jobs that one turn takes of a segment: which of the claim's segments, the first of its jobs, how many."""
 
 
 def _in_a_row(member: _Member, at: int, heap: list[_Found], coming: tuple[int, bytes] | None, left: int) -> int:
     """How many jobs the member gets, from its virtual time on, before the next of the others has its turn."""
-    if heap or coming is not None:
-        then = min([found.virtual_time for found in heap[:1]] + ([] if coming is None else [coming[0]]))
-        left = min(left, max(1, -((at - then) // round(turns.ONE_JOB / member.policy.weight))))
-    return left
+    then = heap[0][0] if heap else _NEVER
+    if coming is not None and coming[0] < then:
+        then = coming[0]
+    ahead = (then - at + member.stride - 1) // member.stride
+    return left if ahead > left else ahead if ahead > 1 else 1
 
 
 class _Selecting:
@@ -283,9 +286,14 @@ class _Selecting:
         self._request = request
         self._members: list[_Member] = []
         self._together = together
-        #: What was taken of segments, turn by turn.
-        self._parts: list[SegmentShare] = []
+        #: Segments of which something is taken, and what, turn by turn.
+        self._segments: list[StoredSegment] = []
+        self._parts: list[_Part] = []
         self._limits: dict[bytes, _Limits] = {}
+
+    def begin_share(self, segment: StoredSegment) -> int:
+        self._segments.append(segment)
+        return len(self._segments) - 1
 
     def limits_of(self, group: bytes, policy: GroupPolicy, record: GroupRecord) -> _Limits:
         limits = self._limits.get(group)
@@ -329,17 +337,18 @@ class _Selecting:
             # At the same virtual time, one that was not served yet waits for no other: thousands may stand there.
             coming = order.peek()
             if coming is not None and (not heap or (coming[0], _SERVED) <= heap[0][:2]):
+                at, found = coming[0], self._member(tier, coming[1])
                 order.step()
-                at, member = coming[0], self._member(tier, coming[1])
-                if member is None:
+                coming = order.peek() if self._together else None
+                if found is None:
                     continue
+                member = found
             elif heap:
                 at, _, member = heappop(heap)
             else:
                 return True
-            if self._together and (count := self._take_part(member, _in_a_row(member, at, heap, order.peek(), left))):
-                at += count * round(turns.ONE_JOB / member.policy.weight)
-                heappush(heap, _Found(at, _SERVED + self._in_parts, member))
+            if self._together and (count := self._take_part(member, _in_a_row(member, at, heap, coming, left))):
+                heappush(heap, (at + count * member.stride, _SERVED + self._in_parts, member))
                 continue
             limits = member.limits
             taken = member.next() if limits is None or limits.taken < limits.most else None
@@ -365,7 +374,7 @@ class _Selecting:
             if left == 1:
                 return False
             # At the same virtual time, those that this claim has not served yet come first.
-            heappush(heap, _Found(at + round(turns.ONE_JOB / member.policy.weight), _SERVED + len(jobs), member))
+            heappush(heap, (at + member.stride, _SERVED + len(jobs), member))
         return False
 
     def _take_part(self, member: _Member, most: int) -> int:
@@ -373,47 +382,48 @@ class _Selecting:
         limits = member.limits
         if limits is not None:
             most = min(most, limits.most - limits.taken)
-        part = member.next_part(most) if most > 0 else None
-        if part is None:
+        if most <= 0 or not (member.left or member.next_segment()):
             return 0
-        self._parts.append(part)
-        self._in_parts += part.taken
-        member.taken += part.taken
+        left = member.left
+        count = most if most < left else left
+        member.left = left - count
+        self._parts.append((member.share, -left, count))
+        self._in_parts += count
+        member.taken += count
         if limits is not None:
-            limits.taken += part.taken
-        return part.taken
+            limits.taken += count
+        return count
 
     def taken_together(self) -> bool:
         """Give out what was taken of segments. False: it cannot be leased so, and rows have to be read instead."""
         parts, found = self._parts, self.found
         if not parts:
             return True
-        shares: dict[bytes, SegmentShare] = {}
-        #: Of each part: its segment, and which of the segment's jobs it begins with.
-        begins: list[tuple[bytes, int]] = []
-        for segment, count in parts:
-            before = shares[segment.key].taken if segment.key in shares else 0
-            begins.append((segment.key, before))
-            shares[segment.key] = SegmentShare(segment, before + count)
+        counts = [segment.count for segment in self._segments]
+        taken = [0] * len(counts)
+        for share, begin, count in parts:
+            taken[share] = counts[share] + begin + count
+        shares = list(map(SegmentShare, self._segments, taken))
         tx, most = self.unit.tx, self._request.max_bytes
         fits = (
             not found.jobs
             and not found.passed_over
             and not self._left_rows
             and self._in_parts <= EVENTS_A_ROW
-            and all(tx.shares_out(*share) for share in shares.values())
-            and (most is None or sum([share.payload_bytes for share in shares.values()]) <= most)
+            and all(tx.shares_out(*each) for each in shares)
+            and (most is None or sum([each.payload_bytes for each in shares]) <= most)
         )
         if fits:
             order = None
             if len(parts) > len(shares):
-                offsets = dict(zip(shares, accumulate([s.taken for s in shares.values()], initial=0), strict=False))
+                # By segment: the index among all jobs that the one behind its last would have.
+                ends = list(map(add, accumulate(taken, initial=0), counts))
                 order = [
                     at
-                    for (key, begin), (_, count) in zip(begins, parts, strict=True)
-                    for at in range(offsets[key] + begin, offsets[key] + begin + count)
+                    for share, begin, count in parts
+                    for at in range(ends[share] + begin, ends[share] + begin + count)
                 ]
-            found.together = Together(list(shares.values()), order)
+            found.together = Together(shares, order)
         return fits
 
     def _newcomer(self, tier: bytes, order: InTurn) -> list[_Found]:
@@ -425,7 +435,7 @@ class _Selecting:
         member = _Member(self, tier, start, None, None)
         member.before = None
         self._members.append(member)
-        return [_Found(start.virtual_time, -1, member)]
+        return [(start.virtual_time, -1, member)]
 
     def _member(self, tier: bytes, group: bytes) -> _Member | None:
         """What stands in the order under this name. None: another host has moved it since."""
