@@ -127,7 +127,7 @@ def _fails(*_: object) -> None:
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "lmdb"])
-@pytest.mark.parametrize("place", [(folder, "sync_folder"), (mmap, "mmap")], ids=["FORMAT", "DURABLE"])
+@pytest.mark.parametrize("place", [(folder, "sync_path"), (mmap, "mmap")], ids=["FORMAT", "DURABLE"])
 def test_a_store_that_cannot_be_made_says_so(
     engine: str, place: tuple[Any, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,40 @@ def test_a_group_at_its_limit_with_a_later_job_has_one_turn_after_the_limit_is_l
     assert [delivery.payload for delivery in queue.claim()] == [b"later"]
 
 
+def damage_group(store: tenure.Store) -> None:
+    key, raw = rows(store, keyspace.GROUPS)[0]
+    write(store, lambda tx: tx.put(keyspace.GROUPS, key, raw[:5] + bytes((raw[5] ^ 1,)) + raw[6:]))
+
+
+def test_a_damaged_row_of_a_group_does_not_stop_the_other_queues(store: tenure.Store, clock: ManualClock) -> None:
+    """Whoever claims takes over all leases that have run out, also that of a job of the group."""
+    queue, other = filled(store), store.queue("other")
+    other.enqueue_many([b"x", b"y"])
+    leased = [*queue.claim(12, lease=5)]
+    assert other.claim(1, lease=5)
+    damage_group(store)
+    queue.release(leased[0])
+    clock.advance(10)
+    store.sweep()
+    assert len(other.claim(2)) == 2
+    assert mended(store) == {"damaged"}
+    assert len(queue.claim(100)) == 12
+
+
+def test_a_damaged_row_of_a_group_does_not_stop_the_other_groups(store: tenure.Store, clock: ManualClock) -> None:
+    queue = store.queue("q")
+    queue.configure(Policy(group=GroupPolicy(max_leased=1)))
+    queue.enqueue_many([NewJob(b"x", group=f"g{n % 3}", delay=n // 3 * 10) for n in range(6)])
+    assert len(queue.claim(6, lease=3600)) == 3
+    damage_group(store)
+    queue.configure(Policy())
+    clock.advance(11)  # its parked turn comes, too
+    assert len(queue.claim(6, lease=3600)) == 2
+    assert not queue.claim()
+    assert mended(store) == {"damaged"}
+    assert len(queue.claim(6)) == 1
+
+
 def test_more_groups_come_back_at_once_than_one_transaction_takes(store: tenure.Store, clock: ManualClock) -> None:
     queue = store.queue("q")
     queue.enqueue_many([NewJob(b"x", group=f"g{n}", delay=5) for n in range(450)])

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 import tenure
-from tenure import InvalidArgument, ManualClock, Store
+from tenure import Corrupt, InvalidArgument, ManualClock, NewJob, Store
 from tenure.storage import keyspace
 from tenure.testing.harness import engine_of
+from tests.queueing.stored_rows import mended
 
 MANY = 450  # more than two pages of a sweep
 
@@ -64,6 +65,58 @@ def test_unreadable_leases_keep_no_claim_from_its_jobs(url: str) -> None:
         damage(store, keyspace.LEASES, keyspace.queue_prefix(1))
         clock.advance(10)
         assert [d.payload for d in good.claim()] == [b"sound"]
+
+
+#: Rows that are read because a job of the expired lease dies: its queue's counters, what its child waits for.
+BESIDE = {
+    "the counter": (keyspace.COUNTERS, keyspace.counter(1, keyspace.Counter.LEASED)),
+    "what the child waits for": (keyspace.BLOCKED, b""),
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("swept", [False, True])
+def test_damage_beside_an_expired_lease_stops_no_other_queue(url: str, beside: str, swept: bool) -> None:
+    """Each claim takes over the expired leases of all queues; what their jobs' end needs is read at the end."""
+    clock = ManualClock()
+    with tenure.open(url, clock=clock, sweep=False, durability=None if url != "memory:" else "memory") as store:
+        bad, good = store.queue("bad"), store.queue("good")
+        bad.enqueue_many([NewJob(b"parent", name="p", max_attempts=1), NewJob(b"child", after=["#p"])])
+        assert bad.claim(lease=1)
+        good.enqueue_many([b"leased", b"ready"])
+        assert good.claim(lease=2)
+        assert damage(store, *BESIDE[beside]) == 1
+        clock.advance(10)
+        if swept:
+            assert store.sweep().leases == 1
+        else:
+            assert {d.payload for d in store.claim_any(2)} == {b"leased", b"ready"}
+            store.queue("good").enqueue(b"later")
+        assert good.claim()
+        assert mended(store)
+        store.sweep()
+        assert bad.counts().dead == 1
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_damage_beside_a_job_past_its_ttl_stops_no_other_queue(url: str, swept: bool) -> None:
+    clock = ManualClock()
+    with tenure.open(url, clock=clock, sweep=False, durability=None if url != "memory:" else "memory") as store:
+        bad, good = store.queue("bad"), store.queue("good")
+        bad.enqueue_many([NewJob(b"parent", name="p", ttl=1), NewJob(b"child", after=["#p"], on_parent_dead="run")])
+        good.enqueue(b"late", ttl=2)
+        good.enqueue(b"ready")
+        assert damage(store, keyspace.BLOCKED) == 1
+        clock.advance(10)
+        if swept:
+            assert store.sweep().ttl_passed == 1
+        assert [d.payload for d in store.claim_any(2)] == [b"ready"]
+        assert not store.claim_any()  # it takes the place of `good` away
+        with pytest.raises(Corrupt):
+            store.claim_any()
+        assert mended(store)
+        assert not store.claim_any()  # what the child wants of a dead parent is lost: it is cancelled
+        assert bad.counts().enqueued == bad.counts().removed == 2
 
 
 def test_a_damaged_queue_row_hides_no_other_queue(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ write.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from tenure.model.names import QueueName
 from tenure.model.request import JobRequest, PlainRequests
 from tenure.model.write import CHUNK, LoadPart
 from tenure.settings import Settings
-from tenure.storage.folder import expand, sync_names
+from tenure.storage.folder import expand, sync_names, sync_path
 from tenure.storage.staged_parts import FOLDER, PIECE_BYTES, folder_of
 
 #: The root of writes that are staged in the store itself, in pieces, instead of in a folder.
@@ -156,7 +155,7 @@ class PartWriter:
         self._flush_all()
         self._out.close()
         self._sink.close()
-        _sync(self._at)
+        sync_path(self._at)
         sync_names(self._at.parent)
         return Part(self.name, self.chunks, self.rows)
 
@@ -214,7 +213,7 @@ class RejectsWriter:
         if self._out is None:
             return None
         self._out.close()
-        _sync(self._at)
+        sync_path(self._at)
         sync_names(self._at.parent)
         return self._at
 
@@ -324,11 +323,3 @@ def download(store: Store, write_id: str, folder: Path, name: str) -> None:
             piece += 1
     if not piece:
         (folder / name).unlink()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -182,16 +182,22 @@ def _try(core: Core, names: Sequence[QueueName], request: ClaimRequest, name: Qu
         return None  # looking is cheap there, and taking the writer's lock is not
     now = core.time.now_ms()
     lease = core.ids.one(now)
-    plan = partial(_claim, core, name, request, lease, names, FIRST)
+    step = FIRST
+    plan = partial(_claim, core, name, request, lease, names, step)
     while True:
         try:
             outcome = core.write(plan, now)
         except LateParents as late:
             late.remove(core, now)
             continue
+        except Corrupt:
+            if step.leases is None or step.jobs_only:
+                raise
+            outcome = past_damaged_leases(core, step)
         if not isinstance(outcome, Step):
             return outcome
-        plan = partial(_claim, core, name, request, lease, names, outcome)
+        step = outcome
+        plan = partial(_claim, core, name, request, lease, names, step)
 
 
 class LateParents(Exception):
@@ -282,6 +288,15 @@ def take_over(core: Core, unit: UnitOfWork, step: Step, until: bytes) -> Step:
 
 
 _NO_LEASES = Step(leases=None)
+
+
+def past_damaged_leases(core: Core, step: Step) -> Step:
+    """Where a claim goes on that met damage: it may be in what the end of another's lease needs, which must not stop it.
+
+    Leases are taken over one by one, and the claim takes none over any more.
+    """
+    sweep.sweep_page(core, Due.LEASE)
+    return replace(step, leases=None)
 
 
 def take(core: Core, grant: Grant, until: bytes, step: Step) -> Leased | Step | None:

@@ -57,8 +57,15 @@ def _try(core: Core, request: ClaimRequest, among: AnyQueues) -> Leased | None:
         try:
             outcome = core.write(partial(_round, core, request, among, lease, steps), now)
         except claim.LateParents as late:
-            late.remove(core, now)
+            try:
+                late.remove(core, now)
+            except Corrupt as exc:  # another queue may still be served
+                steps = steps._replace(passed=steps.passed | {row.queue for row in late.due}, damaged=exc)
             continue
+        except Corrupt:
+            if steps.leases.leases is None:
+                raise
+            outcome = steps._replace(leases=claim.past_damaged_leases(core, steps.leases))
         if not isinstance(outcome, _Steps):
             return outcome
         steps = outcome
@@ -75,6 +82,9 @@ class _Steps(NamedTuple):
 
     leases: Step = FIRST
     queues: Mapping[QueueName, Step] = MappingProxyType({})
+    #: The numbers of the queues that it does not look at any more, since it met this damage.
+    passed: frozenset[int] = frozenset()
+    damaged: Corrupt | None = None
 
 
 class _Round:
@@ -89,7 +99,7 @@ class _Round:
         self._identity: ClaimIdentity | None = None
         #: Places before and after.
         self._moves: list[tuple[Sub, TurnRecord, TurnRecord | None]] = []
-        self._damaged: Corrupt | None = None
+        self._damaged = steps.damaged
 
     def run(self) -> Leased | _Steps | None:
         """A lease; the steps to continue with in another transaction; or None: no queue has a job."""
@@ -125,7 +135,7 @@ class _Round:
             left = False
             for number, record in self._queues(scope):
                 name = QueueName(*keyspace.split_queue_row(record.name))
-                if not self._among.includes(name):
+                if not self._among.includes(name) or keyspace.queue_of(number) in self._steps.passed:
                     left = True
                     continue
                 found, after = self._look(name, record)

@@ -28,7 +28,7 @@ from tenure.queueing import turns
 from tenure.queueing.registry import RegisteredQueue
 from tenure.queueing.turns import ACTIVE, PARKED
 from tenure.storage import keyspace, records
-from tenure.storage.engine import Reader
+from tenure.storage.engine import Reader, get_each
 from tenure.storage.keyspace import GROUP_READY, GROUPS, JOBS, TURNS
 from tenure.storage.records import NO_PLACES, GroupRecord, StateRecord, TurnRecord, new_tuple
 
@@ -146,6 +146,8 @@ class GroupChange(msgspec.Struct, eq=False):
     #: Its row as it is stored, once that is read.
     before: GroupRecord | None = None
     is_read: bool = False
+    #: Its row is damaged: nothing is written of it until `check` has counted its jobs again.
+    damage: Corrupt | None = None
     waiting: int = 0
     leased: int = 0
     #: By tier: from when on it has a job to give.
@@ -190,12 +192,15 @@ class GroupChanges:
         change.offer(tier, visible_at_ms)
 
     def expect(self, queue: RegisteredQueue, jobs: Iterable[tuple[str, int]]) -> None:
-        """Read the groups of jobs, each given by its group and priority, before the verb writes them."""
+        """Read the groups of jobs, each given by its group and priority, before the verb writes them. Raises Corrupt."""
         self.queues[queue.number] = queue
         for name, priority in jobs:
             raw = name.encode()
             self.of(queue.number, group_id(raw), raw).expected.add(9 - priority)
         self.read()
+        for change in self._changes.values():
+            if change.damage is not None:
+                raise change.damage
 
     def stored(self, queue: int, group: bytes) -> GroupChange | None:
         """The change of a group, with its row, which is read once a transaction; None: there is no row."""
@@ -225,9 +230,15 @@ class GroupChanges:
         missing = [change for change in changes if not change.is_read]
         if missing:
             keys = [keyspace.of_queue(change.queue, change.group) for change in missing]
-            decoded, rows = self._unit.core.group_rows.decoded, self._unit.tx.reader.get_many(GROUPS, keys)
+            decoded, rows = self._unit.core.group_rows.decoded, get_each(self._unit.tx.reader, GROUPS, keys)
             for change, key, raw in zip(missing, keys, rows, strict=True):
-                change.before, change.is_read = decoded(key, raw), True
+                change.is_read = True
+                try:
+                    if isinstance(raw, Corrupt):
+                        raise raw
+                    change.before = decoded(key, raw)
+                except Corrupt as exc:
+                    change.damage = exc
         for change in changes:
             for tier in change.expected or change.offers:
                 self.time(change.queue, tier)
@@ -239,7 +250,8 @@ class GroupChanges:
         """Write the groups, and the places that they get. Called once, by `UnitOfWork.finish`."""
         self.read()
         for change in self._changes.values():
-            self._write(change)
+            if change.damage is None:
+                self._write(change)
 
     def _write(self, change: GroupChange) -> None:
         queue, group, offers = change.queue, change.group, change.offers
@@ -373,7 +385,11 @@ def bring_back(unit: UnitOfWork, queue: RegisteredQueue) -> bool:
     for key in keys:
         at_ms, name = keyspace.split_turn(key)
         tier, group = name[0], name[1:]
-        change = changes.stored(number, group)
+        try:
+            change = changes.stored(number, group)
+        except Corrupt:
+            tx.delete(TURNS, key)  # the repair of the group's row gives it its turns
+            continue
         record = None if change is None else change.before
         before = None if record is None else record.places.get(tier)
         if tier == FORGET:
@@ -426,8 +442,11 @@ def _revise(unit: UnitOfWork, queue: RegisteredQueue, after: bytes) -> None:
     if after:
         begin = keyspace.of_queue(number, after) + b"\0"
     rows = unit.tx.scan(GROUPS, begin, end, _AT_ONCE)
-    found = [(key, records.decode_group(raw)) for key, raw in rows]
-    for key, record in found:
+    for key, raw in rows:
+        try:
+            record = records.decode_group(raw)
+        except Corrupt:
+            continue  # the repair of a damaged row gives its group its turns
         weight, places = queue.policy.of_group(record.name.decode()).weight, dict(record.places)
         limited = set(tiers_of(record.at_limit))
         for tier in {*places, *limited}:

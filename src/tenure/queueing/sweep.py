@@ -63,7 +63,7 @@ def _sweep_pages(core: Core, kind: Due, done: dict[str, int]) -> bool:
     """
     after, unreadable, more = b"", 0, False
     for _ in range(_PAGES):
-        page = core.write(lambda unit, after=after: _sweep_kind(core, unit, kind, after))  # type: ignore[misc]
+        page = sweep_page(core, kind, after)
         for name, count in page.counted.items():
             done[name] = done.get(name, 0) + count
         unreadable += page.unreadable
@@ -76,6 +76,32 @@ def _sweep_pages(core: Core, kind: Due, done: dict[str, int]) -> bool:
         if unreadable:
             telemetry.warn("due_rows_unreadable", kind=kind.name.lower(), count=unreadable, advice="run a check")
     return more
+
+
+def sweep_page(core: Core, kind: Due, after: bytes = b"") -> Page:
+    """Sweep rows of a kind after this one, in one transaction, or each in its own.
+
+    What a row's end means for other rows is read when the transaction ends: for the job's children, its counters. If one
+    of those is damaged, nothing of the page is written, and only the row that needs it must stay.
+    """
+    try:
+        return core.write(lambda unit: _sweep_kind(core, unit, kind, after, BATCH))
+    except Corrupt:
+        found = core.read(lambda reader: _due(reader, kind, core.time.now_ms(), BATCH, after))
+    counted: dict[str, int] = {}
+    unreadable = 0
+    for row in found:
+        try:
+            page = core.write(lambda unit: _sweep_kind(core, unit, kind, after, 1))  # noqa: B023 - it is called at once
+        except Corrupt:
+            unreadable += 1
+        else:
+            unreadable += page.unreadable
+            for name, count in page.counted.items():
+                counted[name] = counted.get(name, 0) + count
+        after = keyspace.due(*row)
+    full = len(found) == BATCH
+    return Page(counted, full and unreadable < BATCH, unreadable, after if full else None)
 
 
 def _due(reader: Reader, kind: Due, now_ms: int, limit: int, after: bytes = b"") -> list[DueKey]:
@@ -97,12 +123,13 @@ class Page(NamedTuple):
     last: bytes | None = None
 
 
-def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes) -> Page:
+def _sweep_kind(core: Core, unit: UnitOfWork, kind: Due, after: bytes, most: int) -> Page:
+    """Sweep up to `most` rows of a kind after this one."""
     if kind is Due.REQUEST:
         return Page(*_forget_requests(unit))
     if kind is Due.LEASE:
-        return expire(core, unit, after)
-    batch = unit.tx.at_most(BATCH)
+        return expire(core, unit, after, most)
+    batch = unit.tx.at_most(most)
     rows = _due(unit.tx, kind, unit.now, batch, after)
     name, handle = _HANDLERS[kind]
     counted_rows = handled = unreadable = 0

@@ -131,7 +131,7 @@ class Folder:
                 out.flush()
                 os.fsync(out.fileno())
             temporary.rename(self.path / "FORMAT")
-            sync_folder(self.path)
+            sync_path(self.path)
         except OSError as exc:
             raise self._unusable(exc) from exc
 
@@ -276,7 +276,7 @@ def make_private(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in new:
         with contextlib.suppress(PermissionError):  # this user may write there, and not read
-            sync_folder(each.parent)
+            sync_path(each.parent)
     if path.stat().st_mode & 0o777 != 0o700:
         path.chmod(0o700)
 
@@ -316,11 +316,11 @@ def sync_names(folder: Path) -> None:
     """
     for each in (folder, *folder.parents[:2]):
         with contextlib.suppress(OSError):
-            sync_folder(each)
+            sync_path(each)
 
 
-def sync_folder(path: Path) -> None:
-    """Sync a folder: makes created, renamed and removed names durable."""
+def sync_path(path: Path) -> None:
+    """Sync a file, or a folder: that makes created, renamed and removed names in it durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

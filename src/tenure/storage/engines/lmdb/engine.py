@@ -19,7 +19,7 @@ from tenure.storage.engines.lmdb.map_gate import Gate
 from tenure.storage.engines.lmdb.opening import SharedWatermark, databases, open_env, refusal, take
 from tenure.storage.engines.lmdb.reader import KEY_BYTES, Rows, translated
 from tenure.storage.engines.lmdb.transaction import LmdbTransaction
-from tenure.storage.folder import Folder, make_private, sync_folder
+from tenure.storage.folder import Folder, make_private, sync_path
 from tenure.storage.keyspace import EVERYWHERE
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ class LmdbEngine:
         with (target.db / "data.mdb").open("rb+") as data:
             os.fsync(data.fileno())
         target.tighten()
-        sync_folder(target.db)
+        sync_path(target.db)
         with lmdb.open(str(target.db), readonly=True, lock=False, max_dbs=len(EVERYWHERE)) as copy:
             last = copy.info()["last_txnid"]
         marks = DurableWatermark(target.path / "DURABLE", "")

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from rocksdict import AccessType, Options, Rdict
 
-from tenure.storage.folder import make_private, sync_folder
+from tenure.storage.folder import make_private, sync_path
 from tenure.storage.keyspace import NAMES
 
 _BLOCK = 32 * 1024
@@ -106,7 +106,7 @@ def close_gap(gap: Gap, into: Path) -> None:
     shutil.copyfile(gap.log, kept)
     with open(kept, "rb") as copy:
         os.fsync(copy.fileno())
-    sync_folder(into)
+    sync_path(into)
     # Synced: rows behind the gap that came back later would be behind new ones.
     with open(gap.log, "rb+") as log:
         log.truncate(gap.at)
@@ -118,8 +118,8 @@ def set_aside(hole: Hole, into: Path) -> None:
     make_private(into)
     for log in reversed(hole.behind):  # the newest first: if this is interrupted, the same hole is found again
         os.replace(log, _unused(into, log.name))
-    sync_folder(into)
-    sync_folder(hole.behind[0].parent)
+    sync_path(into)
+    sync_path(hole.behind[0].parent)
 
 
 def _hole(logs: list[Path], reaches: int | None) -> Hole | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable
 from itertools import starmap
+from pathlib import Path
 from typing import Any
 
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, SstFileWriter
@@ -13,6 +13,7 @@ from rocksdict import BlockBasedOptions, DBCompressionType, Options, SstFileWrit
 from tenure.errors import Unavailable
 from tenure.storage.engine import Row
 from tenure.storage.engines.rocksdb.opening import translated
+from tenure.storage.folder import sync_path
 
 
 class TableWriter:
@@ -48,8 +49,4 @@ class TableWriter:
         except Exception as exc:
             raise Unavailable(f"{self._path} could not be written: {exc}") from exc
         del self._writer
-        fd = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(Path(self._path))
