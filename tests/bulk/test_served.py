@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from tenure.api.store import Store
 from tenure.backends.owner.listener import Listener
 from tenure.bulk import snapshot_locations, table_messages
 from tenure.bulk.plan import plan
-from tenure.bulk.query import Query
+from tenure.bulk.query import Query, StoreView
 from tenure.bulk.schemas import TABLES
 from tenure.bulk.snapshots import view_of
 from tenure.errors import InvalidArgument
@@ -61,25 +62,46 @@ def test_every_table_is_the_same_through_the_server(behind: Store, url: str, tab
     behind.drop_snapshot(place.id)
 
 
+def paged(moment: StoreView, query: Query) -> list[list[pa.RecordBatch]]:
+    """The batches of each page, one page after the other."""
+    pages = []
+    for part in plan(moment, query, 10**9):
+        for begin, end in part.ranges:
+            following: bytes | None = begin
+            while following is not None:
+                page = table_messages.page(moment, query, part.space, (following, end))
+                batches, following = table_messages.unpacked(page)
+                pages.append([batch.replace_schema_metadata() for batch in batches])
+    return pages
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_pages_go_on_where_the_last_one_ended(behind: Store, url: str, table: str, monkeypatch: pytest.MonkeyPatch):
     """A page is at least a batch: with the smallest pages, every batch is one."""
     monkeypatch.setattr(table_messages, "PAGE_BYTES", 1)
+    query = Query(table)
     with view_of(behind) as moment:
-        query = Query(table)
-        found, pages = [], 0
-        for part in plan(moment, query, 10**9):
-            for begin, end in part.ranges:
-                following: bytes | None = begin
-                while following is not None:
-                    batches, following = table_messages.unpacked(
-                        table_messages.page(moment, query, part.space, (following, end))
-                    )
-                    found += [batch.replace_schema_metadata() for batch in batches]
-                    pages += 1
-    assert pa.Table.from_batches(found, query.schema).to_pylist() == bulk.read(behind, table).to_pylist()
+        pages = paged(moment, query)
+    found = pa.Table.from_batches(chain.from_iterable(pages), query.schema)
+    assert found.to_pylist() == bulk.read(behind, table).to_pylist()
     if table in ("jobs", "events"):
-        assert pages > 2
+        assert len(pages) > 2
+
+
+@pytest.mark.parametrize(("columns", "states"), [("payload", ()), ("result", ()), ("payload", ("done",))])
+def test_a_page_of_large_jobs_ends_where_its_last_batch_does(tmp_path: Path, columns: str, states: tuple[str, ...]):
+    """The states of many jobs are read at once, and a batch has as many of the jobs as its bytes allow."""
+    query = Query("jobs", ("id", columns), states=states)
+    with tenure.open(f"rocksdb:{tmp_path / 'data'}", sweep=False) as store:
+        queue = store.queue("large")
+        ids = [queue.enqueue(bytes([number]) * (1 << 20)).id for number in range(40)]
+        for delivery in queue.claim(limit=12, lease=600):
+            queue.ack(delivery, result=b"r" * (3 << 20))
+        with view_of(store) as moment:
+            pages = paged(moment, query)
+    found = pa.Table.from_batches(chain.from_iterable(pages), query.schema)
+    assert found.column("id").to_pylist() == (ids[:12] if states else ids)
+    assert len(pages) > 1
 
 
 def test_filters_and_columns_go_along(behind: Store, url: str):

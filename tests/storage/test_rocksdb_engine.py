@@ -531,6 +531,13 @@ def _put_and_append(tx: Any, key: bytes) -> None:
 
 def test_sixty_four_threads_share_syncs(path: Path) -> None:
     db = opened(path, durability="disk")
+    sync = db.group_commit._sync
+
+    def sync_slowly() -> None:
+        time.sleep(0.001)  # as a disk takes; files in memory are synced at once, and few callers come meanwhile
+        sync()
+
+    db.group_commit._sync = sync_slowly
     commits_each = 25
     barrier = threading.Barrier(64)
 

@@ -193,6 +193,8 @@ class _Chunk:
             end = max(begin + 1, int(np.searchsorted(ends, before + 2 * _BATCH_BYTES, "right")))
             whole = begin == 0 and end >= len(places)
             batch = (self if whole else self._slice(places, begin, min(end, len(places))))._batch()
+            # Of the last batch: what it leaves out behind its last row is not wanted.
+            self._moment.covered(self._rows.key(int(places[end - 1]) if end < len(places) else self.taken - 1))
             yield batch
             begin = end
 

@@ -109,6 +109,9 @@ class StoreView:
     now_ms: int
     _queues: list[records.QueueRecord] | None = field(default=None, repr=False)
 
+    def covered(self, key: bytes) -> None:
+        """A reader calls this before it yields a batch that ends before its last scan did: at the row of this key."""
+
     def queues(self) -> list[records.QueueRecord]:
         if self._queues is None:
             self._queues = [

@@ -84,7 +84,7 @@ def page(moment: StoreView, query: Query, space: int, keys: Range) -> bytes:
     batches: list[pa.RecordBatch] = []
     size = rows = 0
     ended = True
-    for batch in read_part(tracked.moment, query, Part(space, (keys,))):
+    for batch in read_part(tracked, query, Part(space, (keys,))):
         batches.append(batch)
         size += batch.nbytes
         rows += batch.num_rows
@@ -102,12 +102,17 @@ def page(moment: StoreView, query: Query, space: int, keys: Range) -> bytes:
     return made
 
 
-class _Tracked:
-    """A moment that notes how far a table's own space was scanned: a batch ends where its last scan of it did."""
+class _Tracked(StoreView):
+    """A moment that notes the key that follows a batch: a batch ends where the last scan of the table's own space did,
+    unless its reader says where (`covered`).
+    """
 
     def __init__(self, moment: StoreView, keys: Range) -> None:
+        super().__init__(_NotingSnapshot(moment.reader, self), moment.now_ms, moment.queues())
         self.next = keys[0]
-        self.moment = StoreView(_NotingSnapshot(moment.reader, self), moment.now_ms, moment.queues())
+
+    def covered(self, key: bytes) -> None:
+        self.next = key + b"\0"
 
 
 class _NotingSnapshot(Snapshot):
@@ -145,7 +150,7 @@ class _NotingSnapshot(Snapshot):
         if self._space is None:
             self._space = space  # the first scan of a read is of the space its table is cut by
         if space == self._space and last is not None:
-            self._tracked.next = last + b"\0"
+            self._tracked.covered(last)
 
     def close(self) -> None:
         """The inner snapshot is its opener's to close."""
