@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -172,6 +174,83 @@ def test_what_is_refused(spark: SparkSession, world: tuple[str, str], tmp_path: 
         store.queue("q").enqueue(b"x")
     with pytest.raises(InvalidArgument, match="another store"):
         history(spark, f"rocksdb:{tmp_path / 'other'}", root)
+
+
+class Read(NamedTuple):
+    """A history of one run, and its store: five commits of one event each, and copies after the third and the fifth."""
+
+    url: str
+    third: Path
+    fifth: Path
+    root: str
+
+
+@pytest.fixture(scope="module")
+def read_once(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Read:
+    place = tmp_path_factory.mktemp("read_once")
+    made = Read(f"rocksdb:{place / 'data'}", place / "third", place / "fifth", str(place / "history"))
+    clock = ManualClock()
+    add(made.url, 3, clock)
+    with tenure.open(made.url, clock=clock, sweep=False) as store:
+        store.snapshot(made.third)
+    add(made.url, 2, clock)
+    with tenure.open(made.url, clock=clock, sweep=False) as store:
+        store.snapshot(made.fifth)
+    assert history(spark, made.url, made.root).facts["commits"] == "0-5"
+    return made
+
+
+def add(url: str, events: int, clock: ManualClock) -> None:
+    with tenure.open(url, clock=clock, sweep=False) as store:
+        for _ in range(events):
+            clock.advance(1)
+            store.queue("q").enqueue(b"x")
+
+
+def test_another_store_is_refused(spark: SparkSession, read_once: Read, tmp_path: Path) -> None:
+    """One with as many commits and events, and with more, which a run would add to the first one's."""
+    url = f"rocksdb:{tmp_path / 'other'}"
+    for events in (5, 2):
+        add(url, events, ManualClock())
+        with pytest.raises(InvalidArgument, match=r"another store lies there now\. Give this one another ROOT"):
+            history(spark, url, read_once.root)
+    assert len(Lake(read_once.root).entries()) == 1
+    with tenure.open(url, sweep=False) as store:
+        assert not store.forget_consumer("history"), "the refused run asks nothing of the other store"
+
+
+def test_a_store_that_was_restored_and_went_on_is_refused(spark: SparkSession, read_once: Read, tmp_path: Path) -> None:
+    """Its id and its numbers are those of the store that was read; the time of the last commit that was read is not."""
+    restored = tmp_path / "restored"
+    shutil.copytree(read_once.third, restored)
+    url, clock = f"rocksdb:{restored}", ManualClock()
+    clock.advance(60)
+    with pytest.raises(InvalidArgument, match=r"past the end .* Give this one another ROOT"):
+        history(spark, url, read_once.root)
+    for events in (2, 2):
+        add(url, events, clock)
+        with pytest.raises(InvalidArgument, match=r"commit 5 of .* was written at .* Give this one another ROOT"):
+            history(spark, url, read_once.root)
+    assert len(Lake(read_once.root).entries()) == 1
+
+
+def test_a_copy_that_did_not_go_on_and_older_entries_are_accepted(
+    spark: SparkSession, read_once: Read, tmp_path: Path
+) -> None:
+    moved, root = f"rocksdb:{tmp_path / 'moved'}", tmp_path / "history"
+    shutil.copytree(read_once.fifth, tmp_path / "moved")
+    shutil.copytree(read_once.root, root)
+    assert history(spark, moved, str(root)).facts["run"] is None
+    log = root / "_log" / "000000000001.json"
+    entry = msgspec.json.decode(log.read_bytes())
+    assert entry.pop("store_id")
+    log.write_bytes(msgspec.json.encode(entry))  # as a Tenure wrote it that compared no ids
+    clock = ManualClock()
+    clock.advance(60)
+    add(moved, 2, clock)
+    summary = history(spark, moved, str(root))
+    assert (summary.facts["commits"], summary.read) == ("5-7", 2)
+    assert [bool(entry.store_id) for entry in Lake(root).entries()] == [False, True]
 
 
 class Page(HTMLParser):

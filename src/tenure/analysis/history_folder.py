@@ -28,6 +28,7 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=False):
 
     version: int = VERSION
     number: int
+    #: The store's address.
     store: str
     #: Shard → the last commit before the run, and the last of it.
     start: dict[str, int]
@@ -42,6 +43,8 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=False):
     #: "tenant/queue" → since when it has been paused.
     paused: dict[str, int]
     slo: float
+    #: The store's id, which its copies share; empty: not known (entries of older versions have none).
+    store_id: str = ""
 
     @property
     def label(self) -> str:

@@ -41,12 +41,27 @@ class At(NamedTuple):
 
 
 class Journal:
-    """The journal of a store that is opened for a look, and let go (`release`): its owner may be coming or going."""
+    """The journal of a store that is opened for a look, and let go (`release`): its owner may be coming or going.
 
-    def __init__(self, url: str, ttl_ms: int, token: str | None = None) -> None:
+    A `store` that the caller has open is used instead, and stays open. Errors name what holds the caller's positions
+    (`holder`), and say how to start anew (`remedy`).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        ttl_ms: int,
+        token: str | None = None,
+        *,
+        store: Store | None = None,
+        holder: str = "the offset",
+        remedy: str = "Start the stream with a new checkpoint",
+    ) -> None:
         self._url = url
         self._token = token
         self._ttl_ms = ttl_ms
+        self._holder, self._remedy = holder, remedy
+        self._callers = store
         self._store: Store | None = None
         self._names = Names(())
         #: The last snapshot taken, and up to where it reaches.
@@ -56,6 +71,8 @@ class Journal:
     @property
     def _journal(self) -> Backend:
         """The store that is read, opened when it is first needed."""
+        if self._callers is not None:
+            return self._callers.backend
         if self._store is None:
             self._store = snapshot_locations.opened(self._url, self._token)
         return self._store.backend
@@ -128,8 +145,8 @@ class Journal:
     def _check(self, at: At, oldest: At, end: At) -> None:
         if at.store and end.store and at.store != end.store:
             raise InvalidArgument(
-                f"the offset is of store {at.store}, and {self._url} is store {end.store}: another store lies there now. "
-                "Start the stream with a new checkpoint, or bring the first store back"
+                f"{self._holder} is of store {at.store}, and {self._url} is store {end.store}: another store lies there now. "
+                f"{self._remedy}, or bring the first store back"
             )
         if at.commit < oldest.commit:
             trimmed = JournalTrimmed(cursor(oldest.commit, 0))
@@ -146,14 +163,14 @@ class Journal:
 
     def _other(self, found: str, said: str) -> InvalidArgument:
         return InvalidArgument(
-            f"{found}, and the offset says {said}: it is of another store, or of this one before it was restored. Start the "
-            "stream with a new checkpoint"
+            f"{found}, and {self._holder} says {said}: it is of another store, or of this one before it was restored. "
+            f"{self._remedy}"
         )
 
     def _past(self, commit: int, end: int) -> InvalidArgument:
         return InvalidArgument(
-            f"offset {commit} is past the end of the journal of {self._url}, which is {end}: it belongs to another store, "
-            "or to this one before it was restored"
+            f"{self._holder} is at commit {commit}, past the end of the journal of {self._url}, which is {end}: it belongs to "
+            f"another store, or to this one before it was restored. {self._remedy}"
         )
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ Each run covers the commits since the one before. It writes files of its own and
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +21,7 @@ from tenure.analysis.commit_log import new_attempt
 from tenure.analysis.pauses import CHANGES, paused_hours
 from tenure.analysis.summary import Summary, Told, quietly
 from tenure.bulk import snapshot_locations
+from tenure.bulk.journal_reader import At
 from tenure.bulk.query import Query
 from tenure.bulk.schemas import ddl
 from tenure.errors import Corrupt, InvalidArgument
@@ -48,7 +49,8 @@ def history(
     consumer: str | None = CONSUMER,
     told: Told = quietly,
 ) -> Summary:
-    """Bring the history at `root` up to the journal's end. Raises RunConflict, JournalTrimmed.
+    """Bring the history at `root` up to the journal's end. Raises RunConflict, JournalTrimmed, and InvalidArgument if the
+    log of `root` is of another store, or of this one before it was restored.
 
     `slo` is in seconds, and set with the first run. `consumer` is the name under which the journal is asked to keep what
     this history has yet to read; None asks for nothing. `root` is a folder, or the address of an object store.
@@ -61,11 +63,11 @@ def history(
     last = entries[-1] if entries else None
     slo = _checked_slo(slo, last)
     told("looking at the journal")
-    start, end = journal.bounds(url, None if last is None else last.end)
+    start, end = journal.bounds(url, None if last is None else _read_to(last), f"the log of {lake.root.address}")
     if consumer is not None and last is not None:
-        journal.register(url, consumer, last.end)
+        journal.register(url, consumer, last.end[SHARD])
     summary = Summary(job="history", facts={"root": lake.root.address, "run": None, "commits": None})
-    if start == end:
+    if start.commit == end.commit:
         summary.seconds = time.monotonic() - began
         return summary
     with snapshot(url, name="history") as snap:
@@ -74,7 +76,7 @@ def history(
     lake.log.commit(entry)
     lake.vacuum()
     if consumer is not None:
-        journal.register(url, consumer, entry.end)
+        journal.register(url, consumer, entry.end[SHARD])
     summary.read = entry.rows["bronze"]
     summary.written = sum(entry.rows.values())
     summary.facts |= {"run": entry.number, "commits": entry.label, "rows": entry.rows}
@@ -90,6 +92,11 @@ def _checked_slo(slo: float | None, last: Entry | None) -> float:
     return last.slo if last is not None else SLO if slo is None else slo
 
 
+def _read_to(last: Entry) -> At:
+    """The first commit after a run. A journal's times never decrease: the run's last is that of its last commit."""
+    return At(last.end[SHARD] + 1, last.last_number[SHARD] + 1, last.store_id, last.end_ms)
+
+
 class _Run:
     """One run's work, up to its commit."""
 
@@ -98,14 +105,14 @@ class _Run:
         spark: SparkSession,
         lake: Lake,
         last: Entry | None,
-        start: Mapping[str, int],
-        end: Mapping[str, int],
+        start: At,
+        end: At,
         slo: float,
         told: Told,
     ) -> None:
         self._spark, self._lake, self._last, self._told = spark, lake, last, told
-        self._start, self._end, self._slo = dict(start), dict(end), slo
-        self._label = f"{sum(start.values())}-{sum(end.values())}"
+        self._start, self._end, self._slo = start, end, slo
+        self._label = f"{start.commit - 1}-{end.commit - 1}"
         self._attempt = new_attempt()
         self._tables: dict[str, str] = {}
         self._rows: dict[str, int] = {}
@@ -120,8 +127,9 @@ class _Run:
         return Entry(
             number=1 if self._last is None else self._last.number + 1,
             store=url,
-            start=self._start,
-            end=self._end,
+            store_id=self._end.store,
+            start={SHARD: self._start.commit - 1},
+            end={SHARD: self._end.commit - 1},
             last_number=last_number,
             start_ms=start_ms,
             end_ms=end_ms,
@@ -135,7 +143,7 @@ class _Run:
         """Write the events of the run's commits, and read them back."""
         self._told("bronze")
         at = snapshot_locations.find(url, snapshot)
-        parts = at.events(self._start[SHARD] + 1, self._end[SHARD] + 1, _EVENTS_A_FILE)
+        parts = at.events(self._start.commit, self._end.commit, _EVENTS_A_FILE)
         place = self._lake.place("bronze", self._label, self._attempt)
         # One file is quickly written here: a Spark job costs as much as a hundred thousand rows.
         spark = self._spark if len(parts) > 1 else None
@@ -214,7 +222,7 @@ class _Run:
         assert first is not None
         assert last is not None
         count, wanted = sum(file.rows for file in full), numbers.get(SHARD, first - 1) + 1
-        if first != wanted or count != last - first + 1 or full[-1].last_commit != self._end[SHARD]:
+        if first != wanted or count != last - first + 1 or full[-1].last_commit != self._end.commit - 1:
             raise Corrupt(
                 f"the journal {SHARD} gave {count} events from number {first} to {last},"
                 f" and not all from {wanted} on: it is damaged, or of another store than the runs before"

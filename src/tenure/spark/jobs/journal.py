@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tenure.api.store import Store
+from tenure.bulk.journal_reader import At, Journal
 from tenure.bulk.snapshot_locations import home
-from tenure.errors import InvalidArgument, JournalTrimmed, OpenError
+from tenure.errors import InvalidArgument, OpenError
 from tenure.queueing.journal import cursor
 from tenure.settings import parse_url
 from tenure.spark.connections import opened
 
 SHARD = "0"
-Places = dict[str, int]
-"""Shard → a commit."""
 
 
 @contextmanager
@@ -29,23 +28,19 @@ def there(url: str) -> Iterator[Store]:
         yield store
 
 
-def bounds(url: str, after: Mapping[str, int] | None) -> tuple[Places, Places]:
-    """From where (exclusive) and up to where there are events to read. Raises JournalTrimmed."""
+def bounds(url: str, read: At | None, log: str) -> tuple[At, At]:
+    """The first commit to read, and where the next one will be written.
+
+    `read` is where the caller's `log` ends; None: nothing is read yet. Raises JournalTrimmed, and InvalidArgument if what
+    was read is of another store, or of this one before it was restored.
+    """
     with there(url) as store:
-        kept = store.backend.journal_slice(None, None, 0)
-    if after is None:
-        return {SHARD: kept.oldest - 1}, {SHARD: max(kept.newest, kept.oldest - 1)}
-    start = after.get(SHARD, 0)
-    if start + 1 < kept.oldest:
-        raise JournalTrimmed(cursor(kept.oldest, 0))
-    if kept.newest < start:
-        raise InvalidArgument(
-            f"the journal ends at commit {kept.newest}, and {start} was read before: this is another store"
-        )
-    return {SHARD: start}, {SHARD: kept.newest}
+        journal = Journal(url, 0, store=store, holder=log, remedy="Give this one another ROOT")
+        start = journal.ends()[0] if read is None else read
+        return start, journal.after(start, None, None)[0]
 
 
-def register(url: str, consumer: str, read: Mapping[str, int]) -> None:
-    """Ask the journal to keep what comes after."""
+def register(url: str, consumer: str, commit: int) -> None:
+    """Ask the journal to keep what comes after that commit."""
     with there(url) as store:
-        store.events(after=cursor(read[SHARD] + 1, 0), limit=1, consumer=consumer)
+        store.events(after=cursor(commit + 1, 0), limit=1, consumer=consumer)
