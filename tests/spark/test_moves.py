@@ -205,6 +205,40 @@ def test_an_archive_on_an_object_store(spark: SparkSession, tmp_path: Path, buck
     assert summed(url) == before
 
 
+def test_a_run_is_finished_only_in_its_own_store(spark: SparkSession, tmp_path: Path) -> None:
+    """A run that was stopped before it had removed its jobs: another store, or a restored copy in which a job with the
+    same token ended differently, would be taken for the store whose jobs are in the archive."""
+    url, restored, other = (f"rocksdb:{tmp_path / name}" for name in ("a", "restored", "other"))
+    root = str(tmp_path / "archive")
+    with tenure.open(url, sweep=False) as store:
+        queue = store.queue("q")
+        queue.configure(Policy(retention=86_400))
+        queue.enqueue(b"x")
+        claimed = queue.claim()
+        store.snapshot(tmp_path / "restored")
+        queue.ack(claimed[0], result=b"first")
+    with pytest.raises(Stopped):
+        archive(spark, url, root, LATER, told=stop_at("removed"))
+    with tenure.open(restored, sweep=False) as store:
+        store.queue("q").ack(claimed[0], result=b"second")
+    ended(other, 1)
+    for where, said in ((restored, "was written at"), (other, "another store lies there now")):
+        with pytest.raises(InvalidArgument, match=rf"{said}.* Give this one another ROOT"):
+            archive(spark, where, root, LATER)
+        with tenure.open(where, sweep=False) as store:
+            assert store.queue("q").counts().done == 1, "nothing was removed"
+    (entry,) = Archive(root).entries()
+    assert not Archive(root).removed(entry)
+    assert archive(spark, url, root, LATER).written == 0
+    assert Archive(root).removed(entry)
+    assert archive(spark, other, root, LATER).facts["removed"] == 1, "a root whose runs are finished takes other stores"
+    log = Path(root) / "_log" / "000000000001.json"
+    older = json.loads(log.read_text())
+    assert older.pop("journal_end")
+    log.write_text(json.dumps(older))
+    assert [entry.journal_end is None for entry in Archive(root).entries()] == [True, False], "older entries are read"
+
+
 @pytest.mark.crash
 def test_two_runs_at_once_that_are_stopped(spark: SparkSession, tmp_path: Path) -> None:
     """Two pairs of runs, each stopped at some step (`test_archive_kill` kills processes): each job is archived once."""

@@ -6,12 +6,13 @@
     ROOT/jobs/run=1/3f9a…/part-….parquet  the table `jobs`, every column
     ROOT/jobs/run=1/3f9a…/_steps, …/_parents   their rows of the tables `steps` and `parents`, if there are any
 
-A run writes its files, verifies them, logs them, and only then removes the jobs from the store, where state and token are
-still what was archived. A run that finds an entry whose jobs were not all removed does that first. So a crash loses
-nothing: before the log entry the jobs are in the store, after it in the archive, and they leave the store before anything
-is archived again. Runs on one root exclude each other, and a run removes no folder but its own attempt's and those that
-stopped runs left. Where there are no locks (an object store), the log still decides: of two runs with one number one commits, and
-the other raises RunConflict with nothing removed from the store.
+A run writes its files, verifies them, logs them, and only then removes the jobs from the store, where state and token
+are still what was archived. A run that finds an entry whose jobs were not all removed does that first, and refuses to
+in a store that is not the entry's. So a crash loses nothing: before the log entry the jobs are in the store, after it
+in the archive, and they leave the store before anything is archived again. Runs on one root exclude each other, and a
+run removes no folder but its own attempt's and those that stopped runs left. Where there are no locks (an object
+store), the log still decides: of two runs with one number one commits, and the other raises RunConflict with nothing
+removed from the store.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pyspark.sql import functions as F
 
 from tenure.analysis.commit_log import CommitLog, new_attempt
 from tenure.analysis.root import Root, open_root
+from tenure.bulk.journal_reader import At
 from tenure.errors import Corrupt, InvalidArgument, TenureError
 from tenure.spark.jobs import journal, root_tables
 from tenure.spark.jobs.rows import OUTCOME, PARENTS, STEPS, RestoringFiles
@@ -66,6 +68,8 @@ class Archived(msgspec.Struct, kw_only=True):
     place: str
     jobs: int
     checksum: str
+    #: Where the store's journal ended, which tells the store from others; entries of older versions have none.
+    journal_end: At | None = None
 
 
 class Archive:
@@ -130,7 +134,11 @@ def archive(
     queue: str | None = None,
     told: Told = quietly,
 ) -> Summary:
-    """Move jobs that ended before a moment out of the store and into `root`. Raises ArchiveBusy, RunConflict, Corrupt."""
+    """Move jobs that ended before a moment out of the store and into `root`.
+
+    Raises ArchiveBusy, RunConflict, Corrupt, and InvalidArgument if a run that was stopped there is of another store, or
+    of this one before it was restored.
+    """
     if before.tzinfo is None:
         raise InvalidArgument(f"before={before!r} has no time zone")
     if not states or not set(states) <= {"done", "dead"}:
@@ -156,10 +164,14 @@ def _archive(
     began = time.monotonic()
     kept.vacuum()
     unfinished = [entry for entry in kept.entries() if not kept.removed(entry)]
+    for entry in unfinished:
+        if entry.journal_end is not None:
+            journal.check(url, entry.journal_end, f"run {entry.number} of the archive {kept.root.address}")
     finished = [_remove(kept, url, entry, told) for entry in unfinished]
     number = len(kept.entries()) + 1
     place = f"jobs/run={number}/{new_attempt()}"
     with snapshot(url, name="archive") as snap:
+        end = journal.end(url)
 
         def table(name: str) -> DataFrameReader:
             reader = spark.read.format("tenure").option("url", url).option("table", name).option("snapshot", snap.id)
@@ -193,6 +205,7 @@ def _archive(
             place=place,
             jobs=jobs,
             checksum=f"{int(wanted.total):x}",
+            journal_end=end,
         )
         told(f"committing {jobs:,} jobs")
         kept.log.commit(entry)

@@ -49,8 +49,10 @@ def history(
     consumer: str | None = CONSUMER,
     told: Told = quietly,
 ) -> Summary:
-    """Bring the history at `root` up to the journal's end. Raises RunConflict, JournalTrimmed, and InvalidArgument if the
-    log of `root` is of another store, or of this one before it was restored.
+    """Bring the history at `root` up to the journal's end.
+
+    Raises RunConflict, JournalTrimmed, and InvalidArgument if the log of `root` is of another store, or of this one before
+    it was restored.
 
     `slo` is in seconds, and set with the first run. `consumer` is the name under which the journal is asked to keep what
     this history has yet to read; None asks for nothing. `root` is a folder, or the address of an object store.

@@ -28,14 +28,35 @@ def there(url: str) -> Iterator[Store]:
         yield store
 
 
+@contextmanager
+def _opened(url: str, log: str) -> Iterator[Journal]:
+    with there(url) as store:
+        yield Journal(url, 0, store=store, holder=log, remedy="Give this one another ROOT")
+
+
+def end(url: str) -> At:
+    """Where the next commit will be written."""
+    with there(url) as store:
+        return Journal(url, 0, store=store).ends()[1]
+
+
+def check(url: str, at: At, log: str) -> None:
+    """Verify that a place, which `log` holds, is of this store. Where the journal was trimmed, only ids are compared.
+
+    Raises InvalidArgument if it is of another store, or of this one before it was restored.
+    """
+    with _opened(url, log) as journal:
+        kept = journal.oldest_after(at)
+        journal.check(kept, kept)
+
+
 def bounds(url: str, read: At | None, log: str) -> tuple[At, At]:
     """The first commit to read, and where the next one will be written.
 
-    `read` is where the caller's `log` ends; None: nothing is read yet. Raises JournalTrimmed, and InvalidArgument if what
-    was read is of another store, or of this one before it was restored.
+    `read` is where the caller's `log` ends; None: nothing is read yet. Raises JournalTrimmed, and InvalidArgument as
+    `check`.
     """
-    with there(url) as store:
-        journal = Journal(url, 0, store=store, holder=log, remedy="Give this one another ROOT")
+    with _opened(url, log) as journal:
         start = journal.ends()[0] if read is None else read
         return start, journal.after(start, None, None)[0]
 
