@@ -1,10 +1,10 @@
 """The journal as a stream: `readStream` of the table `events`.
 
 An offset names the store and a place of each of its shards: {"0": {"commit": 42, "number": 1234, "after": 1796…},
-"store": "9f…"}, the first commit that was not read, the number of its first event, and the time of the commit before it in
-milliseconds. All are compared with what the store has, so that a stream does not go on in another store. `latestOffset` only looks; the offsets alone say what is read, so that a batch
-that runs again after a crash reads the same events. A small batch travels inside its partition, a large one is read
-from a snapshot.
+"store": "9f…"}, the first commit that was not read, the number of its first event, and the time of the commit before it
+in milliseconds. All are compared with what the store has, so that a stream does not go on in another store.
+`latestOffset` only looks; the offsets alone say what is read, so that a batch that runs again after a crash reads the
+same events. A small batch travels inside its partition, a large one is read from a snapshot.
 """
 
 from __future__ import annotations

@@ -55,8 +55,7 @@ class OneJournal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._journal = Journal(store.url, 0)
-        self._journal._store = store  # the caller's store, which stays open
+        self._journal = Journal(store.url, 0, store=store)
         self._start: At = self._journal.ends()[1]
 
     def outcomes(self, spark: SparkSession, queue: QueueName, workers: str) -> DataFrame:
