@@ -129,10 +129,10 @@ def _bronze_files(spark: SparkSession, url: str, folder: Path, count: int) -> fl
     from tenure.spark.jobs import journal, parquet_files
 
     began = time.perf_counter()
-    start, end = journal.bounds(url, None)
+    start, end = journal.bounds(url, None, "nothing yet")
     with tenure.spark.snapshot(url, name="bench") as snap:
         place = snapshot_locations.find(url, snap.id)
-        parts = place.events(start[journal.SHARD] + 1, end[journal.SHARD] + 1, 250_000)
+        parts = place.events(start.commit, end.commit, 250_000)
         written = parquet_files.write(spark, place, Query("events"), parts, LocalRoot(folder), "bronze")
     seconds = time.perf_counter() - began
     assert sum(file.rows for file in written) == count + 1, "and the queue's own event"
