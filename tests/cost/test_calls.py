@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar
@@ -11,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 import tenure
+from tenure.api.queue import Queue
 
 T = TypeVar("T")
 
@@ -32,19 +34,24 @@ def counted(verb: Callable[[], T]) -> tuple[T, int]:
         sys.setprofile(before)
 
 
+def shortest_life(queue: Queue) -> tuple[int, ...]:
+    """The calls of an enqueue, a claim and an ack, each the fewest of some: finalizers may run meanwhile."""
+    lives = []
+    for _ in range(8):
+        _, enqueue = counted(lambda: queue.enqueue(b"x"))
+        claim, taken = counted(queue.claim)
+        _, ack = counted(partial(queue.ack, claim[0]))
+        lives.append((enqueue, taken, ack))
+    return tuple(map(min, zip(*lives, strict=True)))
+
+
 def test_a_plain_life_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds allow a few more calls: they vary with the clock and with prepared ids."""
     monkeypatch.delenv("DEBUG_WRITER_LOCK", raising=False)
     with tenure.open(f"rocksdb:{tmp_path / 'data'}", durability="os", sweep=False, listen=False) as store:
-        queue = store.queue("plain")
-        for _ in range(3):
-            queue.enqueue(b"x")
-            queue.ack(next(iter(queue.claim())))
-        _, enqueue = counted(lambda: queue.enqueue(b"x"))
-        claim, taken = counted(queue.claim)
-        _, ack = counted(lambda: queue.ack(claim[0]))
+        enqueue, claim, ack = shortest_life(store.queue("plain"))
     assert enqueue <= 35, enqueue
-    assert taken <= 49, taken
+    assert claim <= 49, claim
     assert ack <= 36, ack
 
 
@@ -57,14 +64,9 @@ def test_a_plain_life_is_hardly_longer_where_jobs_were_stored_together(
         queue = store.queue("plain")
         queue.enqueue_many([b"x"] * 20)
         queue.ack_many(queue.claim(20))
-        for _ in range(3):
-            queue.enqueue(b"x")
-            queue.ack(next(iter(queue.claim())))
-        _, enqueue = counted(lambda: queue.enqueue(b"x"))
-        claim, taken = counted(queue.claim)
-        _, ack = counted(lambda: queue.ack(claim[0]))
+        enqueue, claim, ack = shortest_life(queue)
     assert enqueue <= 39, enqueue
-    assert taken <= 60, taken
+    assert claim <= 60, claim
     assert ack <= 42, ack
 
 

@@ -27,8 +27,8 @@ JAVA = (
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
 #: Options of a Java that lives for seconds or minutes: only the fast compiler, since code runs too rarely to pay for the
-#: optimizing one.
-SHORT_LIVED_JAVA = f"{JAVA} -XX:TieredStopAtLevel=1"
+#: optimizing one. With that option alone Java reserves 48 MiB for compiled code, and where they are full it stops Spark.
+SHORT_LIVED_JAVA = f"{JAVA} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 #: Java's buffers for record batches lie outside its heap, in memory of the C library. By default the library keeps freed
 #: buffers of up to 32 MiB for reuse, in a pool for every thread: here it returns those of 6 MiB and more at once. The
