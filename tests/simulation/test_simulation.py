@@ -78,6 +78,16 @@ def test_a_repeated_claim_that_is_not_answered_may_take_effect_then() -> None:
     assert [call.end > between for _, call in history._doubtful] == [False, True]
 
 
+def test_a_call_over_which_time_went_back_may_have_happened_at_either_time() -> None:
+    """A nack at the end of its lease, a power cut, and its repeat before that end, since the clock lost 30 s (seed 30103616)."""
+    history = History(0)
+    history._open()
+    now = history._now()
+    history._record(b"j" * 16, "nack", 0, now + 30_000, "ok")
+    [call] = history._calls[b"j" * 16]
+    assert (call.from_ms, call.to_ms) == (now, now + 30_000)
+
+
 def test_a_step_that_is_stored_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "read_row", lambda *_: None)
     found = next(filter(None, (failure_of(History(seed)) for seed in range(100))))

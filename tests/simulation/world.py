@@ -342,14 +342,19 @@ class History:
         self._moment += 1
         lease, token = ("", 0) if held is None else (held.delivery.lease.hex(), held.delivery.token)
         self._calls.setdefault(job, []).append(
-            Call(verb, begin, self._moment, from_ms, self._now(), answer, lease, token, until_ms, lease_ms)
+            Call(verb, begin, self._moment, *self._during(from_ms), answer, lease, token, until_ms, lease_ms)
         )
+
+    def _during(self, from_ms: int) -> tuple[int, int]:
+        """The earliest and the latest time of a call that began at `from_ms`: over a power cut, time may have gone back."""
+        now = self._now()
+        return min(from_ms, now), max(from_ms, now)
 
     def _doubt(self, name: QueueName, verb: str, begin: int, from_ms: int, lease_ms: int = 0) -> None:
         """Record a call that may have changed any job of its queue, unknown to its caller."""
         self._moment += 1
         first = self._stores[0].backend._core.first_token  # type: ignore[attr-defined]  # it is embedded
-        call = Call(verb, begin, self._moment, from_ms, self._now(), "unknown", token=first, lease_ms=lease_ms)
+        call = Call(verb, begin, self._moment, *self._during(from_ms), "unknown", token=first, lease_ms=lease_ms)
         self._doubtful.append((name, call))
 
     # ── what actors do ───────────────────────────────────────────────────────────────────────────────────────────────
