@@ -12,30 +12,17 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from tenure.protocol.request_deadline import RequestDeadline
 from tenure.telemetry import metrics_page
 
 #: Seconds for one request, from the connection to the answer.
 _SECONDS = 5.0
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(RequestDeadline, BaseHTTPRequestHandler):
     timeout = _SECONDS
     server_version = "tenure"
     sys_version = ""
-
-    def handle(self) -> None:
-        # `timeout` limits one read: a caller that sends a byte now and then would hold the thread for ever.
-        deadline = threading.Timer(_SECONDS, self._cut)
-        deadline.daemon = True
-        deadline.start()
-        try:
-            super().handle()
-        finally:
-            deadline.cancel()
-
-    def _cut(self) -> None:
-        with contextlib.suppress(OSError):  # it has just been closed
-            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         found = self.path.partition("?")[0] == "/metrics"

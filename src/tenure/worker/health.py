@@ -6,10 +6,8 @@ GET /metrics     Prometheus metrics
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -19,6 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import msgspec
 
 from tenure.errors import OpenError
+from tenure.protocol.request_deadline import RequestDeadline
 from tenure.telemetry import register_collectors
 
 if TYPE_CHECKING:
@@ -103,24 +102,10 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
         """Ignore a client that disconnected, or was too slow."""
 
 
-class _QuietHandler(WSGIRequestHandler):
+class _QuietHandler(RequestDeadline, WSGIRequestHandler):
     """Logs no requests, and limits the time of each client."""
 
     timeout = _SECONDS
-
-    def handle(self) -> None:
-        # `timeout` limits one read: a client that sends a byte now and then would hold its thread for ever.
-        deadline = threading.Timer(_SECONDS, self._cut)
-        deadline.daemon = True
-        deadline.start()
-        try:
-            super().handle()
-        finally:
-            deadline.cancel()
-
-    def _cut(self) -> None:
-        with contextlib.suppress(OSError):  # it has just been closed
-            self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         pass
